@@ -337,14 +337,14 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 
 
 def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
-    """Add the restored values after the first batch. Lightning would reset them before this batch. Since 1.2."""
+    """Add the restored values after the first batch, because Lightning would reset them earlier. Since 1.2."""
     results: Any = trainer.fit_loop.epoch_loop._results
     for one in saved:
         item = results[f"{one['options']['fx']}.{one['options']['name']}"]
         extreme = item.meta.is_max_reduction or item.meta.is_min_reduction
         for name, before in one["sums"].items():
             now = getattr(item, name)
-            if now is not before:  # Lightning has reset it
+            if now is not before:  # Lightning has reset this value
                 setattr(item, name, item.meta.reduce_fx(before, now) if extreme else before + now)
         item.has_reset, item._computed = False, None
 

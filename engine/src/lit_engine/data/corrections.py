@@ -40,7 +40,7 @@ def described(data: Any, split: "Split") -> Mapping[int, Mapping[str, str]]:
 def sample_ids(data: "SplitData", split: "Split") -> list[str]:
     """Return an id for each sample of a split, such as `s1f0c32ab99e4`. Identical samples have the same id.
 
-    The id is a hash of the sample's description (such as its file or text), or of the input tensor if there is none.
+    The id is a hash of the sample's description, such as its file or text, or else a hash of the input tensor.
     """
     rows = described(data, split).values()
     if any(rows):

@@ -235,7 +235,7 @@ class Samples(Dataset):
 
 
 def split_dataset(dataset: Any, size: int) -> tuple[Subset, Subset]:
-    """Split a dataset into two parts, the second with `size` samples. Stratify if each sample has a class."""
+    """Split a dataset so that the second part has `size` samples. Stratify if each sample has a class."""
     rest, part = split_by_class(len(dataset), size, labels_of(dataset))
     return Subset(dataset, rest.tolist()), Subset(dataset, part.tolist())
 
@@ -250,7 +250,7 @@ class ImageData(SplitData):
         root: folder that contains the data.
         train_transforms: transforms for uint8 training batches `(B, C, H, W)` on the device. torchvision's transforms
             receive single images. All other modules receive the whole batch (see `data/augmentation.py`).
-        eval_transforms: transforms for validation, test and prediction. All of them receive the whole batch.
+        eval_transforms: transforms for validation, test and prediction. These transforms receive the whole batch.
         on_device: store tensors in the accelerator's memory (one byte per value), so that batches are not copied.
         num_workers: number of processes that load batches. With 0, or for tensors, the main process loads batches.
         pin_memory: copy batches through page-locked memory to transfer them to a GPU faster. Default: only on CUDA.
@@ -286,7 +286,7 @@ class ImageData(SplitData):
         Targets are classes `(N,)`, labels `(N, num_classes)` (1 if the image has the label, else 0), or masks
         `(N, H, W)` with the class of each pixel (-1 if unknown).
 
-        Alternatively, return a dataset of `(image, target)` pairs. Its images are PIL images or tensors `(C, H, W)`.
+        Alternatively, return a dataset of `(image, target)` pairs. The images are PIL images or tensors `(C, H, W)`.
         """
         raise NotImplementedError
 

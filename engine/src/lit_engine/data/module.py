@@ -72,7 +72,7 @@ class SplitData(LightningDataModule):
     Args:
         batch_size: number of samples per process (and per micro-batch when accumulating gradients). If neither this nor
             `global_batch_size` is set, `default_batch_size` is used.
-        eval_batch_size: number of samples per process in evaluations. It affects memory and speed, but not the results.
+        eval_batch_size: number of samples per process in evaluations. It changes memory use and speed, not the results.
         drop_last: drop the last training batch if it is not full.
         seed: seed for the order of the training samples. Default: the seed set by `seed_everything`.
         global_batch_size: number of samples per optimizer step. It replaces `batch_size`. The number of processes and
@@ -88,7 +88,7 @@ class SplitData(LightningDataModule):
     Attributes:
         splits: loaded data by split name.
         sample_weights: weight of each training sample `(N,)`, set by `setup` if `sampling` is used.
-        new: samples that `predict` uses instead of the test split. The method `predict_from` sets them.
+        new: samples that `predict` uses instead of the test split. The method `predict_from` sets these samples.
         predict_source: name of the input to `predict`, which is used to name the output file.
 
     Raises:
@@ -296,7 +296,7 @@ class SplitData(LightningDataModule):
 
 
 def has_test(datamodule: Any) -> bool:
-    """Return whether the data may have a test split, even before `setup`. If not, print a message."""
+    """Return whether the data may have a test split, even before `setup`. If there is none, print a message."""
     own = getattr(type(datamodule), "test_dataloader", None) is not LightningDataModule.test_dataloader
     has = own and (not hasattr(datamodule, "has_split") or datamodule.has_split("test"))
     if not has:

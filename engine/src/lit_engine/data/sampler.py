@@ -155,7 +155,7 @@ class EpochBatches(Sampler[Tensor]):
         yield from self.batches()[start:]
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch. Lightning calls this before each epoch. A new epoch discards the saved position."""
+        """Set the epoch, which Lightning does before each epoch. A new epoch discards the saved position."""
         if epoch != self.epoch:
             self.start = 0
         self.epoch = epoch
@@ -259,7 +259,7 @@ class Loader:
     Args:
         dataset: dataset that returns a batch for a tensor of indices, or the DataError that a sample raised.
         sampler: sampler that yields the indices of each batch.
-        num_workers: number of processes that load batches. With 0, the main process loads them.
+        num_workers: number of processes that load batches. With 0, the main process loads batches.
         pin_memory: whether to copy batches through page-locked memory.
     """
 
@@ -306,7 +306,7 @@ class Loader:
 
     @property
     def _iterator(self) -> Any:
-        """The DataLoader's iterator. Lightning sets it to None to stop the workers after training or a failure."""
+        """The DataLoader's iterator, which Lightning sets to None to stop the workers after training or a failure."""
         return self.workers and worker_iterator(self.workers)
 
     @_iterator.setter

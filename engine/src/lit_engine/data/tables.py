@@ -167,8 +167,8 @@ STATISTICS = ("feature_mean", "feature_std", "target_mean", "target_std")
 class TabularData(SplitData):
     """Tabular data with a fixed random selection of test rows, and of validation rows from the remaining rows.
 
-    Batches contain values in their original units. The task standardises them with the training split's statistics,
-    which are the arguments and attributes `feature_mean`, `feature_std`, `target_mean` and `target_std`.
+    Batches contain values in their original units. The task standardises them with the attributes `feature_mean`,
+    `feature_std`, `target_mean` and `target_std`, which are statistics of the training split.
 
     Args:
         features: feature values `(N, F)`, which are stored as float64.
@@ -178,9 +178,9 @@ class TabularData(SplitData):
         test_size: number of test rows. A value below 1 is a fraction of all rows. With `folds`, it is ignored.
         val_size: number of validation rows. A value below 1 is a fraction of the rows outside the test split.
         feature_mean: mean of each feature. Default: the mean in the training split or in the evaluated checkpoint.
-        feature_std: standard deviation of each feature, with a corresponding default. It is 1 for constant features.
-        target_mean: mean of each target, with a corresponding default.
-        target_std: standard deviation of each target, with a corresponding default.
+        feature_std: standard deviation of each feature. The default is computed likewise, or 1 for constant features.
+        target_mean: mean of each target. The default is computed likewise.
+        target_std: standard deviation of each target. The default is computed likewise.
         **kwargs: arguments of `SplitData`.
 
     Attributes:

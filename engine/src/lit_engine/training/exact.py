@@ -34,7 +34,7 @@ class Totals:
                 self.sums[name] = value.to(_wide(value.device))
 
     def gather(self, task: LightningModule) -> dict[str, Any]:
-        """Return the `sums` by name and the `count` of all W replicas, each `(W,)`. All processes must call this."""
+        """Return the `sums` and the `count` with one value per replica, `(W,)` each. All processes must call this."""
         names, own = self._pack(task.device)
         gathered: Any = task.all_gather(own, group=replicas(task.trainer).group)
         shares = gathered.reshape(-1, len(own)).cpu()
@@ -114,7 +114,7 @@ def _divisor(count: Any) -> Any:
 
 
 def _on(device: torch.device, count: int | Tensor) -> Tensor:
-    """Return a count as a scalar tensor. Filling it does not wait for the GPU, unlike copying a number to the GPU."""
+    """Return a count as a scalar tensor. Filling a tensor does not wait for the GPU, but copying a number would."""
     wide = _wide(device)
     return count.to(device, wide) if isinstance(count, Tensor) else torch.full((), count, dtype=wide, device=device)
 
@@ -155,7 +155,7 @@ class StepMean:
             unit, total = (_on(trainer.strategy.root_device, count) for count in (self._unit, self._count))
             if size > 1:
                 total = all_reduced(total, group=group)
-            # Undo Lightning's division by the number of micro-batches, and DDP's or FSDP2's division by the replicas.
+            # Undo Lightning's division by the number of micro-batches, and DDP's or FSDP2's by the number of replicas.
             factor = _divisor(unit) * (accumulated * size) / _divisor(total)
             if found := local_shards(gradients(optimizer)):  # empty if a callback has dropped all gradients
                 multiply_all(found, factor)

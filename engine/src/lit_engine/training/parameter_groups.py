@@ -46,7 +46,7 @@ class ParameterGroups:
             function `layers` finds the layers, such as residual blocks or the blocks of a vision Transformer. Norms and
             single parameters, such as a position embedding, belong to the layer before them.
         decay_norms_and_biases: whether to apply weight decay to parameters with fewer than two axes, such as biases and
-            norm scales. Section 3.1 of "Bag of Tricks for Image Classification" (2019) disables it.
+            norm scales. Section 3.1 of "Bag of Tricks for Image Classification" (2019) disables this decay.
 
     Raises:
         GroupError: if `layer_decay` is outside (0, 1] or combined with `groups`, or if group names are not unique.
@@ -128,7 +128,7 @@ def layers(module: nn.Module, path: str = "") -> list[str]:
 
     Containers are `nn.Sequential`, `nn.ModuleList`, children named `net`, `backbone` or `model`, and modules whose
     `layers` or `layer` is a list, such as the encoders of vision Transformers and BERT. An element of a list is a
-    single layer even if it has such an attribute. A container's own parameters come before its children.
+    single layer even if it has an attribute `layers`. A container's own parameters come before its children.
     """
     found, lists = [], (nn.Sequential, nn.ModuleList)
     for name, child in module.named_children():

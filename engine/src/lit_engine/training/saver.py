@@ -83,7 +83,7 @@ class Signals:
         self._before: dict[int, Any] = {}
 
     def install(self) -> None:
-        """Replace the handlers. This is called again after Lightning has installed its own handlers."""
+        """Replace the handlers. This method is called again after Lightning has installed its own handlers."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in SIGNALS:
@@ -105,7 +105,7 @@ class Signals:
         if number == signal.SIGINT and is_first():
             # print is not reentrant, and the signal may have interrupted it.
             message = b"finishing this step and saving; press Ctrl-C again to stop immediately\n"
-            clear = b"\r\x1b[1A\x1b[J"  # moves to the start of the bar and erases it
+            clear = b"\r\x1b[1A\x1b[J"  # erases the progress bar
             os.write(2, clear + message + b"\n" if self.is_bar_shown else b"\n" + message)
 
 
@@ -237,7 +237,7 @@ class Saver(Callback):
         self.smaller = 2 * trainer.accumulate_grad_batches
 
     def after_step(self, trainer: Trainer) -> None:
-        """Save if a save is due, and stop after a signal. Both wait until the accumulation window ends."""
+        """Save if a save is due, and stop after a signal, but not within an accumulation window."""
         if self._logged:
             add_to_logged(trainer, self._logged)
             self._logged = []
@@ -351,7 +351,7 @@ class Saver(Callback):
         return number, bool(due)
 
     def _save(self, trainer: Trainer, moment: str) -> None:
-        """Write `last.ckpt`. If this fails, the previous file remains intact."""
+        """Write `last.ckpt`. If writing fails, the previous file remains intact."""
         if self.checkpoint is None or self._saved == (trainer.global_step, moment):
             return
         if not _finite(trainer.lightning_module):

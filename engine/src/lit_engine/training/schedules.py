@@ -98,7 +98,7 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
     Args:
         optimizer: provided by the task.
         max_lr: peak rate. Default: the optimizer's rate for each parameter group. A single number applies to the group
-            with the largest rate, and the rates of the other groups keep their ratios to it.
+            with the largest rate, and the peak rates of the other groups are scaled in proportion.
         kwargs: other arguments of torch's OneCycleLR.
     """
 
@@ -205,7 +205,7 @@ def check_groups(scheduler: LRScheduler, rates: Sequence[float]) -> None:
     """Raise ScheduleError if a schedule would not preserve the ratios between the groups' learning rates."""
     name, lowest = type(scheduler).__name__, min(rates)
     if isinstance(scheduler, lr_scheduler.CyclicLR) and len({*rates}) > len({*scheduler.base_lrs}):
-        raise ScheduleError(f"{name}: one base_lr for parameter groups with different rates: list one per group")
+        raise ScheduleError(f"{name} has one base_lr for parameter groups with different rates: list one for each group")
     for part in (scheduler, *getattr(scheduler, "_schedulers", ())):
         if getattr(part, "eta_min", 0) > lowest:
             raise ScheduleError(f"{name}: eta_min {part.eta_min} is above the rate of a parameter group, {lowest:.3g}")

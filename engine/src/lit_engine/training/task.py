@@ -89,7 +89,7 @@ class Task(LightningModule):
         metrics: list of torchmetrics for each evaluation, which are logged as `val/multiclass_f1_score`…, or dict by
             name. `metric_inputs` returns their inputs. The task sets `num_classes` or `num_labels` if omitted.
         checkpoint_blocks: recompute the activations of each block of `net` in the backward pass instead of storing
-            them. This needs less memory and more time, and does not change the gradients. Blocks are residual blocks,
+            them. Recomputation saves memory, takes time, and does not change gradients. Blocks are residual blocks,
             the layers of a Transformer, or the modules that the network's method `blocks()` returns.
 
     Attributes:
@@ -142,7 +142,7 @@ class Task(LightningModule):
         last, cpu, problem = self.channels_last, self.trainer.strategy.root_device.type == "cpu", ""
         if self.device_mesh is not None:
             problem = "does not support sharded weights"
-        elif any(weight.ndim == 5 for weight in net.parameters()):  # torch would also try to convert these
+        elif any(weight.ndim == 5 for weight in net.parameters()):  # torch would convert such weights, too
             problem = "only supports images (B, C, H, W), but this network has weights with five axes"
         elif cpu and any(map(is_wrong_in_channels_last, net.modules())):
             problem = (
@@ -458,7 +458,7 @@ class Task(LightningModule):
     def log_reduced(self, values: Mapping[str, float]) -> None:
         """Log values that are already reduced over all processes, in double precision.
 
-        `self.log` would convert them to float32, which rounds counts above 2^24.
+        `self.log` would convert the values to float32, which rounds counts above 2^24.
         """
         # Use the CPU, because MPS devices have no double.
         exact = {name: torch.tensor(float(value), dtype=torch.double) for name, value in values.items()}
@@ -470,7 +470,7 @@ class Task(LightningModule):
             self.log_dict(part, logger=None if logged else False, sync_dist=True, rank_zero_only=True)
 
     def _step_plateaus(self) -> None:
-        """Step ReduceLROnPlateau. Lightning would skip it in a resumed epoch, and use metrics of an earlier epoch."""
+        """Step ReduceLROnPlateau. Lightning would skip it in resumed epochs, and use metrics of earlier epochs."""
         if not self.trainer.is_last_batch:  # training ends within this epoch
             return
         metrics = self.trainer.callback_metrics
