@@ -205,7 +205,7 @@ def check_groups(scheduler: LRScheduler, rates: Sequence[float]) -> None:
     """Raise ScheduleError if a schedule would not preserve the ratios between the groups' learning rates."""
     name, lowest = type(scheduler).__name__, min(rates)
     if isinstance(scheduler, lr_scheduler.CyclicLR) and len({*rates}) > len({*scheduler.base_lrs}):
-        raise ScheduleError(f"{name} has one base_lr for parameter groups with different rates: list one for each group")
+        raise ScheduleError(f"{name} has one base_lr for parameter groups with different rates: list one per group")
     for part in (scheduler, *getattr(scheduler, "_schedulers", ())):
         if getattr(part, "eta_min", 0) > lowest:
             raise ScheduleError(f"{name}: eta_min {part.eta_min} is above the rate of a parameter group, {lowest:.3g}")
