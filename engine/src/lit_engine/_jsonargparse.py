@@ -1,4 +1,4 @@
-"""Wrappers for all undocumented parts of jsonargparse 4.53 in use. Each docstring states why the access is needed.
+"""Wrappers for the undocumented parts of jsonargparse 4.53 that this library uses. Each docstring states the reason.
 
 `test_private_apis.py` tests each function, and fails if jsonargparse removes a private name or changes its behaviour.
 jsonargparse is imported inside the functions, because commands without a config do not need it.

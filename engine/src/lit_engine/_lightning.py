@@ -1,4 +1,4 @@
-"""Wrappers for all undocumented parts of Lightning 2.6 and torch 2.15 in use.
+"""Wrappers for the undocumented parts of Lightning 2.6 and torch 2.15 that this library uses.
 
 Each docstring states why the access is needed and, if known, the version that introduced the private name.
 `test_private_apis.py` tests each function, and fails if a private name disappears.
@@ -51,7 +51,7 @@ def limit_loops(trainer: Trainer, max_epochs: int, max_steps: int) -> None:
 
 
 def set_root_dir(trainer: Trainer, path: str) -> None:
-    """Set the folder that callbacks write to. At first, only the first process knows this folder. Since 2.0."""
+    """Set the folder that callbacks write to. Initially, only the first process knows this folder. Since 2.0."""
     trainer._default_root_dir = path  # type: ignore[attr-defined]
 
 
@@ -161,7 +161,7 @@ def start_as_new(trainer: Trainer) -> None:
 def finish_restart(trainer: Trainer) -> None:
     """Make a fit that was resumed mid-epoch finish the epoch normally, and step ReduceLROnPlateau. Since 2.0.
 
-    Loaders that save their position continue there. Lightning does not restore the position if the dataloader was
+    Loaders with a saved position continue from it. Lightning does not restore the position if the dataloader was
     created before the checkpoint was loaded, for example by `estimated_stepping_batches`.
     """
     loop = trainer.fit_loop
@@ -299,7 +299,7 @@ def logged_values(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def log_step(trainer: Trainer) -> None:
-    """Pass a step's metrics to the loggers before the step is saved, not after all hooks as usual. Since 1.2."""
+    """Pass a step's metrics to the loggers before the step is saved. Lightning would wait for all hooks. Since 1.2."""
     trainer._logger_connector.update_train_step_metrics()
 
 

@@ -98,7 +98,7 @@ def _read(file: str, classes: Sequence[str]) -> dict[str, tuple[str, int]]:
     from lit_engine.data.tables import CSVFile
 
     if not Path(file).expanduser().is_file():
-        raise DataError(f"data.corrections: there is no file {file}; `doubts` writes one")
+        raise DataError(f"data.corrections: the file {file} does not exist; `doubts` creates it")
     table = CSVFile(file)
     if len(table.names) == 1:  # some spreadsheets separate columns by semicolons
         table = CSVFile(file, ";")

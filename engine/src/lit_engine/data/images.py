@@ -401,12 +401,12 @@ class DatasetImages(ImageData):
         train: training samples.
         val: validation samples.
         test: test samples.
-        val_size: number of validation samples without `val`. A value below 1 is a fraction of the remaining `train`.
+        val_size: number of validation samples if `val` is omitted. Below 1, it is a fraction of the rest of `train`.
         class_names: names of the classes. Default: the `classes` of `train`.
         input_shape: shape `(C, H, W)` of the resized images.
         mean: mean of each channel, for values in [0, 1].
         std: standard deviation of each channel.
-        test_size: number of test samples without `test`. A value below 1 is a fraction of `train`. 0 means no testing.
+        test_size: number of test samples if `test` is omitted. Below 1, it is a fraction of `train`. 0 means no split.
         **kwargs: arguments of `ImageData`.
 
     Raises:

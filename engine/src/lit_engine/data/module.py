@@ -72,7 +72,7 @@ class SplitData(LightningDataModule):
     Args:
         batch_size: number of samples per process (and per micro-batch when accumulating gradients). If neither this nor
             `global_batch_size` is set, `default_batch_size` is used.
-        eval_batch_size: number of samples per process in evaluations. It changes memory use and speed, not the results.
+        eval_batch_size: number of samples per process in evaluations. The size affects memory and speed, not results.
         drop_last: drop the last training batch if it is not full.
         seed: seed for the order of the training samples. Default: the seed set by `seed_everything`.
         global_batch_size: number of samples per optimizer step. It replaces `batch_size`. The number of processes and
@@ -324,7 +324,7 @@ def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
     order = _order(size, val_size)
     _, classes, counts = labels.unique(return_inverse=True, return_counts=True)
     held = counts * val_size // max(1, size)
-    parts = counts * val_size - held * size  # fractions of a sample, times size
+    parts = counts * val_size - held * size  # fractional counts, multiplied by size
     is_last = held + 1 == counts
     held[(parts - size * is_last).argsort(descending=True, stable=True)[: val_size - int(held.sum())]] += 1
     by_class = order[classes[order].argsort(stable=True)]

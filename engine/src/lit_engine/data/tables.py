@@ -178,9 +178,9 @@ class TabularData(SplitData):
         test_size: number of test rows. A value below 1 is a fraction of all rows. With `folds`, it is ignored.
         val_size: number of validation rows. A value below 1 is a fraction of the rows outside the test split.
         feature_mean: mean of each feature. Default: from the training split or the evaluated checkpoint.
-        feature_std: standard deviation of each feature, with the same default, or 1 for a constant feature.
+        feature_std: standard deviation of each feature. Default: from the same source, or 1 for a constant feature.
         target_mean: mean of each target. Default: from the training split or the evaluated checkpoint.
-        target_std: standard deviation of each target, with the same default, or 1 for a constant target.
+        target_std: standard deviation of each target. Default: from the same source, or 1 for a constant target.
         **kwargs: arguments of `SplitData`.
 
     Attributes:

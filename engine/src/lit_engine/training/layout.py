@@ -57,7 +57,7 @@ def checkpoint_in_place(net: nn.Module) -> None:
     Raises:
         UserError: if the network has no blocks.
     """
-    own: Any = getattr(net, "blocks", None)  # a method, which `Sharded` also uses
+    own: Any = getattr(net, "blocks", None)  # a method that `Sharded` also uses
     blocks = own() if callable(own) and not isinstance(own, nn.Module) else list(blocks_of(net))
     if not blocks:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Optimizers and learning rate schedules. Schedules can be combined, are validated, and end with the run."""
+"""Optimizers and learning rate schedules. Several schedules can be combined, and all of them end with the run."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,7 +34,7 @@ _horizon: ContextVar[Horizon] = ContextVar("horizon", default=Horizon(None))  # 
 
 
 def horizon() -> int:
-    """Return how many times the scheduler that is being constructed will be stepped until the end of the run.
+    """Return how many times a new scheduler will be stepped until the end of the run.
 
     Call this function in the constructor of your own scheduler if the schedule must end with the run.
 
@@ -109,7 +109,7 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         super().__init__(
             optimizer,
             max_lr=rates if max_lr is None else max_lr,
-            # Lightning steps the scheduler once more after the last update, which would be an error in torch.
+            # Lightning steps the scheduler once more after the last update, for which torch would raise an error.
             total_steps=horizon() + 1,
             # A config cannot set these two arguments, because torch would ignore them.
             epochs=None,
