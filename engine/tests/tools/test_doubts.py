@@ -176,4 +176,4 @@ def test_only_a_complete_repeat_over_folds_is_accepted(lit, workspace):
     told = lit("doubts repeats/mine")
     again = "has not finished: run the same `toy repeat` again"
     assert (told.status, told.err) == (2, f"error: repeats/mine/quickstart/fold-0 {again}\n")
-    assert "no file x.csv; `doubts` writes one" in lit(f"{FIT} --data.corrections=x.csv").err
+    assert "the file x.csv does not exist; `doubts` creates it" in lit(f"{FIT} --data.corrections=x.csv").err

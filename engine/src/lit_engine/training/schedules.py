@@ -163,7 +163,7 @@ class SequentialLR(lr_scheduler.SequentialLR):
         ascend = borders == sorted(borders) and len({*milestones}) == len(milestones) and min(milestones, default=1) > 0
         if not ascend or len(milestones) != len(schedulers) - 1:
             raise ScheduleError(
-                "the milestones of SequentialLR must ascend and be above 0, with one milestone per later scheduler: got "
+                "the milestones of SequentialLR must ascend and be above 0, one for each scheduler but the first: got "
                 f"{list(milestones)} for {len(schedulers)} schedulers"
             )
         if end is not None and borders and borders[-1] >= end and milestones[-1] >= 1:
