@@ -35,7 +35,9 @@ from common import DATA, RESULTS, ROOT, EpochClock, machine, terminal
 from kills import DIGITS, callbacks, content, differences
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lit_engine.project import use
 from lit_engine.run.directory import RunDir
+from lit_project.__main__ import PROJECT
 from lit_project.__main__ import main as lit_project
 from lit_project.data.mnist import FashionMNIST
 from lit_project.tasks.classification import ImageClassifier
@@ -283,6 +285,7 @@ def main() -> None:
         parser.error(f"unknown part {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
     out = options.out.resolve() if options.out else None if options.tiny else RESULTS / "gpu.json"
     os.chdir(ROOT)
+    use(PROJECT)  # in case it is not installed
     begun = time.perf_counter()
     parts = json.loads(out.read_text())["parts"] if out and out.exists() else {}
     failed = False
@@ -297,7 +300,7 @@ def main() -> None:
             except Exception as error:
                 traceback.print_exc()
                 found, failed = {"error": repr(error)}, True
-        parts[name] = {**found, "part took": time.perf_counter() - start}
+        parts[name] = {**found, "part took": time.perf_counter() - start, "date": machine()["date"]}
         print(json.dumps({name: parts[name]}, indent=2), flush=True)
         if out:  # after each part, in case the script is interrupted
             out.write_text(json.dumps({"device": device(), "machine": machine(), "parts": parts}, indent=2) + "\n")
