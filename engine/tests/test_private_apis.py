@@ -220,7 +220,7 @@ def test_averaged_model_and_swap_average(fit):
     average = EMAWeightAveraging(decay=0.5)
 
     def swapped(trainer):
-        inside, module = _lightning.averaged_model(average).module, trainer.lightning_module
+        inside, module = _lightning.get_averaged_model(average).module, trainer.lightning_module
         before = inside.net.weight.clone(), module.net.weight.clone()
         _lightning.swap_average(average, module)
         after = inside.net.weight.clone(), module.net.weight.clone()
@@ -275,7 +275,7 @@ def test_parsing_cli_parses_and_creates_nothing(monkeypatch):
     cli = CLI(Module, args=["fit", "--trainer.max_epochs=3"], save_config_callback=None)
     assert cli.config.fit.trainer.max_epochs == 3
     assert not hasattr(cli, "trainer")
-    assert "--trainer.max_epochs" not in _jsonargparse.option_strings(
+    assert "--trainer.max_epochs" not in _jsonargparse.list_option_strings(
         _jsonargparse.subcommand_parsers(cli.parser)["test"]
     )
     cli.instantiate_now()
@@ -310,7 +310,7 @@ def test_unscales_itself_and_loss_scale(fused):
 
 def test_multiply_all_and_norms_of():
     tensors = [torch.tensor([3.0, 4.0]), torch.tensor([6.0])]
-    assert _lightning.norms_of(tensors).tolist() == [5.0, 6.0]
+    assert _lightning.compute_norms(tensors).tolist() == [5.0, 6.0]
     _lightning.multiply_all(tensors, torch.tensor(2.0))
     assert [one.tolist() for one in tensors] == [[6.0, 8.0], [12.0]]
 
@@ -380,8 +380,8 @@ def test_worker_iterator_and_set_worker_iterator():
 def test_option_strings_and_actions_of():
     parser = jsonargparse.ArgumentParser()
     parser.add_argument("--width", type=int)
-    assert "--width" in _jsonargparse.option_strings(parser)
-    assert "width" in [action.dest for action in _jsonargparse.actions_of(parser)]
+    assert "--width" in _jsonargparse.list_option_strings(parser)
+    assert "width" in [action.dest for action in _jsonargparse.list_actions(parser)]
     assert PlainParser().parse_args([]) is not None
 
 
@@ -430,7 +430,7 @@ def test_reason_in_finds_the_reason_in_a_message_of_jsonargparse():
     parser.add_argument("--width", type=int | None)
     with pytest.raises(jsonargparse.ArgumentError) as error:
         parser.parse_args(["--width=wide"])
-    assert _jsonargparse.reason_in(str(error.value)) == "Expected a int. Got value: wide"
+    assert _jsonargparse.find_reason(str(error.value)) == "Expected a int. Got value: wide"
 
 
 class Logging(Module):

@@ -17,7 +17,7 @@ _FRAME = (
 )  # fmt: skip
 
 
-def reason_in(message: str) -> str:
+def find_reason(message: str) -> str:
     """Return the most specific reason in a nested error message, or the joined reasons if all are expected types."""
     own = message[max(message.rfind("Problem with given class_path"), 0) :]  # skips types that were tried before
     lines = [re.sub(r"^\s*(- )?(Parser key .*: (?=\w)|.* callable class: )?", "", line) for line in own.splitlines()]
@@ -37,12 +37,12 @@ def reason_in(message: str) -> str:
     return " or ".join([types[0], *(line.removeprefix("Expected a ") for line in types[1:])]) + got
 
 
-def option_strings(parser: Any) -> list[str]:
+def list_option_strings(parser: Any) -> list[str]:
     """Return the long options (`--name`) of a parser, so that a similar option can be suggested."""
     return [option for option in parser._option_string_actions if option.startswith("--")]
 
 
-def actions_of(parser: Any) -> list[Any]:
+def list_actions(parser: Any) -> list[Any]:
     """Return the actions of a parser, so that their help texts and value completion can be changed."""
     return parser._actions
 

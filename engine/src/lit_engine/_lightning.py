@@ -376,7 +376,7 @@ def swap_average(average: WeightAveraging, module: LightningModule) -> None:
     average._swap_models(module)
 
 
-def averaged_model(average: WeightAveraging) -> Any:
+def get_averaged_model(average: WeightAveraging) -> Any:
     """Return the averaged model of a WeightAveraging callback. Since 2.6."""
     assert average._average_model is not None
     return average._average_model
@@ -484,7 +484,7 @@ def broadcast_all(tensors: list[Tensor]) -> None:
     torch.distributed._broadcast_coalesced(torch.distributed.group.WORLD, tensors, 250 * 1024**2, 0)  # type: ignore[arg-type]
 
 
-def norms_of(tensors: list[Tensor]) -> Tensor:
+def compute_norms(tensors: list[Tensor]) -> Tensor:
     """Return the Euclidean norms `(N,)` of N tensors, computed in one kernel. Since torch 1.9."""
     return torch.stack(torch._foreach_norm(tensors))
 

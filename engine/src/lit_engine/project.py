@@ -41,7 +41,7 @@ class Project:
     @property
     def folder(self) -> Path:
         """The folder of the package."""
-        return package_folder(self.name)
+        return find_package_folder(self.name)
 
     def configs(self) -> dict[str, Path]:
         """Map the names of all shipped configs, such as `quickstart` or `overlays/debug`, to their files.
@@ -79,7 +79,7 @@ def current() -> Project:
     return _used[0]
 
 
-def package_folder(name: str) -> Path:
+def find_package_folder(name: str) -> Path:
     """Return the folder of a package without importing the package.
 
     Raises:

@@ -25,9 +25,9 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lit_engine._lightning import NoProfiler, reconfigure, remember_missing_cuda
 from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.callbacks.progress import ProgressLines, TerminalProgress
-from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, format_metrics, headline_of
+from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, format_metrics, get_headline_metric
 from lit_engine.checkpoints.callback import Checkpoint, LossCheckpoint
-from lit_engine.checkpoints.choose import choose_checkpoint, newest_checkpoint, weights_of
+from lit_engine.checkpoints.choose import choose_checkpoint, find_newest_checkpoint, weights_of
 from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read
 from lit_engine.checkpoints.warm_start import check_fits, check_kept, warm_start
 from lit_engine.cli.explain import explain
@@ -151,7 +151,7 @@ class Session:
         options, run = self.options, self.run
         named = {"config": self.config_name, "seed": options.seed_everything, "processes": trainer.world_size}
         named |= {name: options[name] for name in ("init_from", "init_prefixes") if options[name]}
-        named["headline"] = headline_of(model)
+        named["headline"] = get_headline_metric(model)
         named |= {"fork": self.fork.origin} if self.fork else {}
         facts = {**named, **provenance(), "changed": self.cli.changed()} if is_first() else {}
         best = best_checkpoint(trainer)
@@ -283,7 +283,7 @@ class Session:
         if self.command == "fit" and self.existing_run is not None and has_started:
             self.run.metrics(), self.run.entries()  # raises an error for broken files before training starts
             self._note_versions()
-            self.checkpoint, damaged = newest_checkpoint(self.run)
+            self.checkpoint, damaged = find_newest_checkpoint(self.run)
             for path in damaged:
                 warn_once(f"warning: {path} is damaged and was skipped")
         content = None if self.checkpoint is None else read(self.checkpoint)

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from helpers import run_in
 from lit_engine.callbacks import figures, progress
 from lit_engine.checkpoints.io import read
-from lit_engine.run.metric_names import base_of
+from lit_engine.run.metric_names import strip_stage
 from lit_engine.training.saver import Signals
 
 
@@ -123,7 +123,7 @@ def test_figures_and_tensorboard(lit, name):
     done = lit(command(name), "-c configs/overlays/tensorboard.yaml --trainer.callbacks+=Figures")
     assert done.status == 0, done.err
     events = EventAccumulator(str(done.run / "tensorboard")).Reload()
-    assert {metric for metric in KINDS[name].fit if base_of(metric) != "loss"} <= set(events.Tags()["scalars"])
+    assert {metric for metric in KINDS[name].fit if strip_stage(metric) != "loss"} <= set(events.Tags()["scalars"])
     assert ("train/images" in events.Tags()["images"]) == (name == "vae")
 
 

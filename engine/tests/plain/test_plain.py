@@ -23,7 +23,7 @@ from lit_engine.distributed.sharding import Sharded
 from lit_engine.errors import UserError
 from lit_engine.load import load_data, load_model
 from lit_engine.run.directory import RunDir
-from lit_engine.run.metric_names import base_of, find_metric
+from lit_engine.run.metric_names import find_metric, strip_stage
 from lit_engine.tools.runs.columns import number
 
 
@@ -145,7 +145,7 @@ def test_every_command_works(lit, name):
     assert result.status == 0, result.err
     assert "differs from `forward`" in result.out
     for file in ("index.html", "README.md"):
-        assert all(base_of(metric) in (run / file).read_text() for metric in (*kind.fit, *kind.test))
+        assert all(strip_stage(metric) in (run / file).read_text() for metric in (*kind.fit, *kind.test))
     listed = lit("runs").out
     assert not kind.monitor or f"{find_metric(kind.monitor, kind.fit)} {number(fit['best ' + kind.monitor])}" in listed
 

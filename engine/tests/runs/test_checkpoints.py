@@ -7,7 +7,7 @@ import resource
 import pytest
 import torch
 
-from lit_engine.checkpoints.io import SafeCheckpointIO, by_age, fill_linked, read
+from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read, sort_by_age
 from lit_engine.errors import CheckpointError
 from toy.__main__ import PROJECT
 
@@ -123,7 +123,7 @@ def test_by_age_sorts_by_step_and_leaves_out_the_damaged(tmp_path):
     for name, step in (("c", 3), ("a", 20), ("b", 100), ("last", 20)):
         save(tmp_path / f"{name}.ckpt", step)
     truncate(save(tmp_path / "d.ckpt", 500))
-    assert [path.stem for path in by_age(tmp_path.glob("*.ckpt"))] == ["b", "last", "a", "c"]
+    assert [path.stem for path in sort_by_age(tmp_path.glob("*.ckpt"))] == ["b", "last", "a", "c"]
 
 
 def test_what_the_data_gave_is_known_for_the_task_and_its_net(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lit_engine.callbacks.record import format_short
-from lit_engine.checkpoints.choose import choose_checkpoint, newest_checkpoint
+from lit_engine.checkpoints.choose import choose_checkpoint, find_newest_checkpoint
 from lit_engine.errors import RunError
 from lit_engine.load import load_data, load_model
 from lit_engine.run.directory import RunDir, write_text
@@ -69,7 +69,7 @@ def test_best_is_what_the_newest_checkpoint_says_whatever_was_recorded_before(ru
 def test_a_run_is_not_resumed_from_the_checkpoint_of_the_nan_guard(run):
     save(run, "epoch000.ckpt", 3)
     save(run, "before-nan.ckpt", 5)
-    assert newest_checkpoint(run)[0].name == "epoch000.ckpt"
+    assert find_newest_checkpoint(run)[0].name == "epoch000.ckpt"
 
 
 def test_provenance_is_appended(run):

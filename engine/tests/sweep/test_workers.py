@@ -16,7 +16,7 @@ from optuna.exceptions import StorageInternalError
 from lit_engine.errors import UserError
 from lit_engine.tools.sweep import report, study
 from lit_engine.tools.sweep.study import Study, TrialEnded
-from lit_engine.tools.sweep.worker import environment_of
+from lit_engine.tools.sweep.worker import build_environment
 
 SPACE = {"a": {"min": 0.0, "max": 1.0}, "b": {"values": [1, 2, 3]}}
 
@@ -153,14 +153,14 @@ def test_each_worker_has_its_part_of_the_machine(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert [environment_of(0, workers, "a")["OMP_NUM_THREADS"] for workers in (4, 16)] == ["2", "1"]
-    assert "CUDA_VISIBLE_DEVICES" not in environment_of(0, 1, "a")  # a single trial may use both GPUs
-    assert [environment_of(n, 3, "a")["CUDA_VISIBLE_DEVICES"] for n in range(3)] == ["0", "1", "0"]
+    assert [build_environment(0, workers, "a")["OMP_NUM_THREADS"] for workers in (4, 16)] == ["2", "1"]
+    assert "CUDA_VISIBLE_DEVICES" not in build_environment(0, 1, "a")  # a single trial may use both GPUs
+    assert [build_environment(n, 3, "a")["CUDA_VISIBLE_DEVICES"] for n in range(3)] == ["0", "1", "0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    assert environment_of(1, 2, "a")["CUDA_VISIBLE_DEVICES"] == "5"
-    assert environment_of(1, 2, "a")["OMP_NUM_THREADS"] == "7"
-    assert environment_of(0, 1, "a")["WANDB_RUN_GROUP"] == "a"
+    assert build_environment(1, 2, "a")["CUDA_VISIBLE_DEVICES"] == "5"
+    assert build_environment(1, 2, "a")["OMP_NUM_THREADS"] == "7"
+    assert build_environment(0, 1, "a")["WANDB_RUN_GROUP"] == "a"
 
 
 # ------------------------------------------------------------------------------------------------ draws of the study

@@ -10,7 +10,7 @@ import torch
 
 from helpers import TINY
 from lit_engine.data.corrections import sample_ids
-from lit_engine.tools.doubts.statistics import NEAR, find_label_errors, near_duplicates
+from lit_engine.tools.doubts.statistics import NEAR, find_label_errors, find_near_duplicates
 from toy.data import Digits
 
 FIT = f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=12 --trainer.callbacks=[]"
@@ -59,7 +59,7 @@ def test_near_duplicates_agree_with_a_search_by_hand(monkeypatch):
         labels[[copy, original]], folds[[copy, original]] = (label, 0), (fold, 0)
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     distance = 1 - unit @ unit.T + np.diag(np.full(40, np.inf))
-    found = near_duplicates(features, labels, folds)
+    found = find_near_duplicates(features, labels, folds)
     assert [pair[:2] for pair in found] == sorted(((0, 1), (2, 3)), key=lambda pair: distance[pair])  # not 4 and 5
     assert [d for _, _, d in found] == pytest.approx([distance[i, j] for i, j, _ in found], abs=1e-6)
     assert distance[0, 1] < NEAR * np.median(distance.min(axis=1))

@@ -13,7 +13,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from lit_engine._lightning import BatchNorm, averaged_model
+from lit_engine._lightning import BatchNorm, get_averaged_model
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.errors import UserError
 from lit_engine.training.task import Task
@@ -41,7 +41,7 @@ class Average(WeightAveraging):
             warnings.filterwarnings("ignore", message=".*overrides the configure_model")
             super().setup(trainer, pl_module, stage)
         if stage == "fit":
-            average = averaged_model(self)
+            average = get_averaged_model(self)
             average.n_averaged = average.n_averaged.cpu()  # a counter on a GPU would make each step wait
 
 
@@ -69,7 +69,7 @@ class EMA(Average):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
         if stage == "fit":
-            average = averaged_model(self)
+            average = get_averaged_model(self)
             average.update_parameters = partial(self._update, average)
 
     @torch.no_grad()
@@ -123,7 +123,7 @@ class SWA(Average):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        average = averaged_model(self)
+        average = get_averaged_model(self)
         ends = trainer.is_last_batch or trainer.global_step == trainer.max_steps
         if trainer.current_epoch <= self.first_epoch:
             average.n_averaged.zero_()  # makes the update copy the current weights

@@ -19,7 +19,7 @@ from lit_engine.callbacks.record import best_checkpoint, monitored
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.distributed.processes import all_gathered
 from lit_engine.run.directory import RunDir
-from lit_engine.run.metric_names import base_of, counterpart, is_detail, stage_of
+from lit_engine.run.metric_names import counterpart, get_stage, is_detail, strip_stage
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -306,11 +306,11 @@ class Figures(DrawsEvaluation):
         if not trainer.is_global_zero:
             return
         columns, rows = RunDir(Path(trainer.default_root_dir)).history()
-        validated = [name for name in columns if stage_of(name) == "val" and not is_detail(name)][:MOST_CURVES]
-        if curves := curves_of(rows, [*getattr(pl_module, "headline_metrics", validated), *monitored(trainer)]):
+        validated = [name for name in columns if get_stage(name) == "val" and not is_detail(name)][:MOST_CURVES]
+        if curves := extract_curves(rows, [*getattr(pl_module, "headline_metrics", validated), *monitored(trainer)]):
             figure = learning_curves(curves, _best_epoch(trainer))
             save_figure(trainer, "learning_curves", figure, caption=CURVES)
-        for name, (figure, about) in figures_by_step(rows).items():
+        for name, (figure, about) in draw_step_figures(rows).items():
             save_figure(trainer, name, figure, caption=about)
 
     def on_test_batch_end(
@@ -403,11 +403,11 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
     return file
 
 
-def figures_by_step(rows: list[dict[str, str]]) -> dict[str, tuple[Figure, str]]:
+def draw_step_figures(rows: list[dict[str, str]]) -> dict[str, tuple[Figure, str]]:
     """Plot the learning rates and the gradient norm in metrics.csv. Return figures and captions by name."""
     columns = list(rows[0]) if rows else []
     rates = _curves(rows, "step", {name: name for name in columns if name == "lr" or name.startswith("lr/")})
-    norms = _curves(rows, "step", {n: n for n in columns if base_of(n) in ("gradient_norm", "grad_norm")})
+    norms = _curves(rows, "step", {n: n for n in columns if strip_stage(n) in ("gradient_norm", "grad_norm")})
     finite = [(x, y) for points in norms.values() for x, y in points if math.isfinite(y) and y > 0]
     found = {}
     if rates:
@@ -442,11 +442,11 @@ def _scores_by_label(scores: list[tuple[Tensor, Tensor]], names: Any) -> dict[st
     return {labels[k]: (probabilities_NK[:, k], targets_NK[:, k].long()) for k in sorted(shown)}
 
 
-def curves_of(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[str, dict[str, Curve]]:
+def extract_curves(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[str, dict[str, Curve]]:
     """Return the curves in metrics.csv by metric and stage. The names in `metrics` may include a stage."""
     known = [name for name in (rows[0] if rows else ()) if not name.endswith("_step")]
     curves: dict[str, dict[str, Curve]] = {}
-    for base in dict.fromkeys(map(base_of, metrics)):
+    for base in dict.fromkeys(map(strip_stage, metrics)):
         names = {stage: counterpart(base, stage, known) for stage in ("train", "val")}
         curves[base] = _curves(rows, "epoch", {stage: name for stage, name in names.items() if name})
         if "train" in curves[base]:  # average the values of an epoch if they were logged only per step

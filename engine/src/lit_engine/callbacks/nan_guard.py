@@ -5,7 +5,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from lit_engine._lightning import norms_of, scales_loss
+from lit_engine._lightning import compute_norms, scales_loss
 from lit_engine.distributed.processes import all_reduced
 from lit_engine.distributed.sharding import local_shards
 from lit_engine.errors import NonFiniteError, first_of
@@ -35,7 +35,7 @@ class NaNGuard(Callback):
         gradients = {name: p.grad for name, p in pl_module.named_parameters() if p.grad is not None}
         if not gradients or scales_loss(trainer):
             return
-        norms = norms_of(local_shards(gradients.values()))
+        norms = compute_norms(local_shards(gradients.values()))
         bad = norms.isfinite().logical_not().float()
         if trainer.world_size > 1:  # shards differ between processes, but all processes must save
             bad = all_reduced(bad, "MAX")

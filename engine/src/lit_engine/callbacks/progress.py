@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-def progress_metrics(trainer: Trainer, pl_module: LightningModule, running: Totals | None) -> dict[str, float]:
+def collect_progress_metrics(trainer: Trainer, pl_module: LightningModule, running: Totals | None) -> dict[str, float]:
     """Return the training means in `running`, and the latest values of the main and monitored validation metrics."""
     values = {f"train/{name}": value for name, value in running.means().items()} if running else {}
     known = trainer.callback_metrics
@@ -61,7 +61,9 @@ class ProgressLines(Callback):
         logged = {name: value.item() for name, value in logged_values(trainer).items() if not is_detail(name)}
         values = {n: value for n, value in logged.items() if n not in COUNTERS and not RATE.fullmatch(n)}
         running = totals_of(pl_module)  # reduced over all processes below
-        values |= progress_metrics(trainer, pl_module, running.reduce(pl_module)) if running else self._validated
+        values |= (
+            collect_progress_metrics(trainer, pl_module, running.reduce(pl_module)) if running else self._validated
+        )
         validated = has_validated(trainer)
         kept = {n: v for n, v in values.items() if validated or split_stage(n)[0] != "val"}
         found = "  ".join(
@@ -154,7 +156,7 @@ class TerminalProgress(ProgressLines):
         rate = trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else None
         facts = [self._remaining(trainer, batch_idx + 1, now), self._speed(trainer, pl_module, batch_idx + 1, now)]
         facts += [] if rate is None else [f"lr {rate:.3g}"]
-        values = progress_metrics(trainer, pl_module, totals_of(pl_module)) | trainer.progress_bar_metrics
+        values = collect_progress_metrics(trainer, pl_module, totals_of(pl_module)) | trainer.progress_bar_metrics
         values = put_headline_first({name: float(value) for name, value in values.items()}, pl_module)
         metrics = "  ".join(f"{name} {format_short(value)}" for name, value in values.items())
         self._show(epoch_of(trainer), batch_idx + 1, trainer.num_training_batches, facts, metrics)

@@ -25,7 +25,7 @@ from lit_engine.data.fingerprint import fingerprints
 from lit_engine.distributed.processes import measure_peak_memory, print_once
 from lit_engine.errors import NonFiniteError, RunError, UserError
 from lit_engine.run.directory import RunDir, write_text
-from lit_engine.run.metric_names import INTERVAL, base_of, is_detail, recorded_name, split_stage
+from lit_engine.run.metric_names import INTERVAL, is_detail, recorded_name, split_stage, strip_stage
 from lit_engine.run.options import iterate_changes
 from lit_engine.training.exact import totals_of
 
@@ -245,7 +245,7 @@ class RunRecord(Callback):
         if (running := totals_of(pl_module)) is not None:
             _check_finite(trainer, "train/loss", running.reduce(pl_module).means().get("loss"))
         for name, value in found.items():
-            if base_of(name) == "loss":
+            if strip_stage(name) == "loss":
                 _check_finite(trainer, name, value)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -307,7 +307,7 @@ class RunRecord(Callback):
         if not trainer.sanity_checking:
             self._validated = _numbers(logged_values(trainer), "val")
             for name, value in self._validated.items():
-                if base_of(name) == "loss":
+                if strip_stage(name) == "loss":
                     _check_finite(trainer, name, value)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -374,14 +374,16 @@ def _check_watched(trainer: Trainer) -> None:
             raise UserError(f"monitor: {name} is not logged in validation, which logs: {', '.join(there)}")
 
 
-def headline_of(module: Any) -> str | None:
+def get_headline_metric(module: Any) -> str | None:
     """Return the main metric of a task, which is the last of its `headline_metrics`, or None for other modules."""
     return next(reversed(getattr(module, "headline_metrics", ())), None)
 
 
 def put_headline_first(values: Mapping[str, float], module: Any) -> dict[str, float]:
     """Move the validation or test value of the task's main metric to the front."""
-    first = [name for name in values if base_of(name) == headline_of(module) and split_stage(name)[0] != "train"]
+    first = [
+        name for name in values if strip_stage(name) == get_headline_metric(module) and split_stage(name)[0] != "train"
+    ]
     return {name: values[name] for name in (*first, *values)}
 
 

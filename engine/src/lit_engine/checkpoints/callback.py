@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lit_engine._lightning import logged_values, save_after_validation
 from lit_engine.distributed.processes import print_once
 from lit_engine.errors import UserError
-from lit_engine.run.metric_names import base_of
+from lit_engine.run.metric_names import strip_stage
 
 
 class Checkpoint(ModelCheckpoint):
@@ -115,7 +115,7 @@ class LossCheckpoint(Checkpoint):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.monitor is None and not trainer.sanity_checking:
             losses = (
-                name for name in logged_values(trainer) if base_of(name.partition("/dataloader_idx")[0]) == "loss"
+                name for name in logged_values(trainer) if strip_stage(name.partition("/dataloader_idx")[0]) == "loss"
             )
             self._follow(next(losses, None))
             if self.monitor is None and trainer.current_epoch == 0:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from lit_engine._lightning import epochs_in
 from lit_engine.checkpoints.average import NAME, average
-from lit_engine.checkpoints.io import by_age, is_intact, read
+from lit_engine.checkpoints.io import is_intact, read, sort_by_age
 from lit_engine.distributed.processes import warn_once
 from lit_engine.errors import RunError, UserError
 from lit_engine.run.directory import BEFORE_NAN, RunDir
 
 
-def newest_checkpoint(run: RunDir) -> tuple[Path, list[Path]]:
+def find_newest_checkpoint(run: RunDir) -> tuple[Path, list[Path]]:
     """Return the checkpoint to resume from, and the damaged checkpoints that were skipped.
 
     A run resumes from `last.ckpt` if it is intact, or else from the intact checkpoint with the latest step. The
@@ -22,7 +22,7 @@ def newest_checkpoint(run: RunDir) -> tuple[Path, list[Path]]:
     if is_intact(last := run.checkpoints / "last.ckpt"):
         return last, []
     files = sorted(path for path in run.checkpoints.glob("*.ckpt") if path.name not in (NAME, BEFORE_NAN))
-    intact = by_age(files)
+    intact = sort_by_age(files)
     damaged = [path for path in files if path not in intact]
     if not intact:
         names = ", ".join(path.name for path in damaged)
@@ -62,10 +62,10 @@ def checkpoint_to_fork(run: RunDir, which: str) -> Path:
         UserError: if `which` has any other value.
     """
     if which in ("best", "last"):
-        return _best(run) if which == "best" else newest_checkpoint(run)[0]
+        return _best(run) if which == "best" else find_newest_checkpoint(run)[0]
     if not which.isdecimal():
         raise UserError(f"--fork {run.path}@{which}: write @best, @last or @ followed by an epoch number")
-    files = by_age(path for path in run.checkpoints.glob("*.ckpt") if path.name not in (NAME, BEFORE_NAN))
+    files = sort_by_age(path for path in run.checkpoints.glob("*.ckpt") if path.name not in (NAME, BEFORE_NAN))
     of_epoch = {trained - 1: file for file in files if (trained := epochs_in(read(file))[1])}
     if int(which) not in of_epoch:
         known = ", ".join(map(str, sorted(of_epoch))) or "none"
@@ -86,11 +86,11 @@ def _best(run: RunDir) -> Path:
     candidates = sorted(run.checkpoints.glob("best*.ckpt"))
     if len(candidates) == 1:
         return candidates[0]
-    newest = newest_checkpoint(run)[0]
+    newest = find_newest_checkpoint(run)[0]
     states = read(newest).get("callbacks", {}).values()
     names = [Path(s["best_model_path"]).name for s in states if s.get("best_model_score") is not None]
     named = [run.checkpoints / name for name in names if (run.checkpoints / name).is_file()]
-    best = (named or by_age(candidates) or [newest])[0]
+    best = (named or sort_by_age(candidates) or [newest])[0]
     if best == newest and read(best).get("global_step") == 0:
         raise RunError(
             f"{run.path} has no trained weights, because training ended in the first epoch; use `--ckpt_path last` "

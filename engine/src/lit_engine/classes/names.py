@@ -26,9 +26,9 @@ from typing import Any, TypeVar
 from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 from torch import nn
 
-from lit_engine._jsonargparse import limited_imports, reason_in
+from lit_engine._jsonargparse import find_reason, limited_imports
 from lit_engine.errors import CheckpointError, UserError
-from lit_engine.project import current, package_folder
+from lit_engine.project import current, find_package_folder
 
 LIBRARY = "lit_engine"
 Made = TypeVar("Made")
@@ -37,19 +37,19 @@ Made = TypeVar("Made")
 set_parsing_settings(import_path_denylist=[], instantiate_subclass_spec_in_any=False)
 
 
-def classes_by_name() -> dict[str, list[str]]:
+def index_classes() -> dict[str, list[str]]:
     """Map each class name in the project and the library to its full paths, with the project's paths first."""
     found: dict[str, list[str]] = defaultdict(list)
     for package in (current().name, LIBRARY):
-        for name, paths in classes_in(package).items():
+        for name, paths in index_package(package).items():
             found[name] += paths
     return dict(found)
 
 
 @cache
-def classes_in(package: str) -> dict[str, list[str]]:
+def index_package(package: str) -> dict[str, list[str]]:
     """Map each class name in a package to its full paths, without importing the package."""
-    root = package_folder(package)
+    root = find_package_folder(package)
     found: dict[str, list[str]] = defaultdict(list)
     for file in sorted(root.rglob("*.py")):
         module = ".".join([package, *file.relative_to(root).with_suffix("").parts]).removesuffix(".__init__")
@@ -69,7 +69,7 @@ def resolve_class_name(name: str) -> str:
     other = bool(rest) and package not in (own, LIBRARY)
     if other and "." not in rest:  # a class in a single-file module, such as houses.CSV
         return name
-    paths = classes_by_name().get(name.rpartition(".")[2], [])
+    paths = index_classes().get(name.rpartition(".")[2], [])
     # If several classes have this name, use the class at this path.
     paths = [path for path in paths if path in (name, f"{own}.{rest}")] or paths
     if len(paths) != 1 or (other and (not package.isidentifier() or package in sys.modules or find_spec(package))):
@@ -152,7 +152,7 @@ def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[
         return kind(**{**made, **given})
     except (ArgumentError, ValueError, TypeError, ImportError, AttributeError, KeyError, RuntimeError) as error:
         denied = re.search(r"Importing '([^']*)' is not allowed", str(error))
-        reason = f"{denied[1]}: {_rule(denied[1])}" if denied else reason_in(str(error))
+        reason = f"{denied[1]}: {_rule(denied[1])}" if denied else find_reason(str(error))
         raise CheckpointError(f"{source}: {reason}") from error
 
 

@@ -16,7 +16,7 @@ from pkgutil import resolve_name
 from traceback import extract_tb
 from typing import Any, Never
 
-from lit_engine._jsonargparse import option_strings, reason_in
+from lit_engine._jsonargparse import find_reason, list_option_strings
 from lit_engine.errors import UserError, did_you_mean, nearest
 from lit_engine.project import program
 
@@ -142,7 +142,7 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
     if not isinstance(error, UsageError):
         return message
     keys, nested = re.findall(r'Parser key "([^"]*)"', message), re.findall(r"NestedArg\(key='([^']*)'", message)
-    reason = reason_in(message)
+    reason = find_reason(message)
     key = f"{keys[0]}.{nested[-1]}" if nested else ".".join(dict.fromkeys(keys))  # the full path of an option
     if "add_function_arguments()" in message:
         return f"{key or 'a class_path'} is a function, but a class is required"
@@ -178,7 +178,7 @@ def _option_meant(reason: str, parser: Any) -> str:
         # newer versions of Python do not quote the choices
         choices = quoted[1:] or reason.partition("choose from ")[2].rstrip(")").split(", ")
         return did_you_mean(quoted[0], choices)
-    options = option_strings(parser)
+    options = list_option_strings(parser)
     dashed = re.findall(r"(?<!\S)--?\w[\w.]*", reason)
     if dashed:
         return "" if dashed[0] in options else did_you_mean(dashed[0], options)
@@ -193,11 +193,11 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
     """Return a suggestion for an invalid value, an unknown class or an unknown argument of a class."""
     quoted, last = re.findall(r"'([^']*)'", reason), reason.split()[-1]
     if reason.startswith(("module '", "no class ")):
-        from lit_engine.classes.names import classes_by_name  # imports torch
+        from lit_engine.classes.names import index_classes  # imports torch
 
         modules = [*CLASS_MODULES, *quoted[:1]]  # the module in "module 'torch.nn' has no attribute 'Liner'"
         classes = {name: f"{module}.{name}" for module in modules for name in dir(import_module(module))}
-        classes |= {name: name for name in classes_by_name()}
+        classes |= {name: name for name in index_classes()}
         near = nearest(quoted[1] if quoted else last, classes)
         return f"; did you mean {classes[near]}?" if near else ""
     if reason.startswith("Not a valid subclass"):

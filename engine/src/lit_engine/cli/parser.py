@@ -23,7 +23,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from lit_engine._jsonargparse import actions_of, reason_in, subcommand_parsers
+from lit_engine._jsonargparse import find_reason, list_actions, subcommand_parsers
 from lit_engine._lightning import ParsingCLI
 from lit_engine.classes.names import check_config, drop_weights, resolve_class_name, resolve_class_paths
 from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, UsageError, locate_error, pairs
@@ -321,7 +321,7 @@ class LitCLI(ParsingCLI):
         for option in OPTIONS:
             only = "" if len(option.commands) == len(SUBCOMMANDS) else f"{', '.join(option.commands)}: "
             add(f"--{option.name}", type=option.type, default=option.default, help=only + option.help)
-        for action in actions_of(parser):
+        for action in list_actions(parser):
             if action.dest == "ckpt_path":
                 action.help = CKPT_PATH
         kind = Literal["highest", "high", "medium"] | None
@@ -406,7 +406,7 @@ class LitCLI(ParsingCLI):
             if missing := describe_missing_link(self.plain["model"], self.plain["data"], self.links):
                 raise UserError(missing) from error
             class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]  # the object that cannot be created
-            raise UserError(": ".join([*class_path, reason_in(str(error))]) + locate_error(error)) from error
+            raise UserError(": ".join([*class_path, find_reason(str(error))]) + locate_error(error)) from error
         check_links(self.plain["model"], self.datamodule, self.links)
         self.hyper_parameters = hyper_parameters(copy.deepcopy(self.plain["model"]), self.datamodule, self.links)
         if isinstance(self.model, Task):  # other modules may store objects in their own hparams
@@ -445,7 +445,7 @@ def replace_run_dir(value: Any, run: Path) -> Any:
     return value
 
 
-def argument_of(kind: Any, name: str) -> inspect.Parameter | None:
+def find_argument(kind: Any, name: str) -> inspect.Parameter | None:
     """Return an argument of a class or of the base class that receives its `**kwargs`, or None if it does not exist."""
     for one in getattr(kind, "__mro__", ()):
         parameters = inspect.signature(one.__init__).parameters
@@ -510,7 +510,7 @@ def _iterate_links(model: Any, links: Mapping[str, str]) -> Iterator[tuple[str, 
         for key in path:
             owner = owner.get("init_args", {}).get(key) if owner else None
         if owner and "class_path" in owner:
-            argument = argument_of(resolve_name(owner["class_path"]), name)
+            argument = find_argument(resolve_name(owner["class_path"]), name)
             if argument is not None:
                 yield source, argument, owner
 

@@ -156,7 +156,7 @@ class Rendezvous:
         """
         found: list[Any] = []
         if not self.serves:
-            self._wait(lambda: reachable(self.address))
+            self._wait(lambda: is_reachable(self.address))
         # Connect in a thread, because another program on this port might never answer.
         Thread(target=lambda: found.append(self._connect()), daemon=True).start()
         self._wait(lambda: found)
@@ -235,7 +235,7 @@ class Rendezvous:
         return [json.loads(info) for info in self.part.multi_get([str(rank) for rank in ranks])]
 
 
-def reachable(address: tuple[str, int]) -> bool:
+def is_reachable(address: tuple[str, int]) -> bool:
     """Return whether a program is listening on a host and port."""
     with contextlib.suppress(OSError), socket.create_connection(address, 2):
         return True

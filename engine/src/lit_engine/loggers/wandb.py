@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir, write_text
-from lit_engine.run.metric_names import is_detail, stage_of
+from lit_engine.run.metric_names import get_stage, is_detail
 
 # W&B should not print sparklines of per-class metrics at the end
 QUIET = {"max_end_of_run_history_metrics": 0, "max_end_of_run_summary_metrics": 0}
@@ -143,7 +143,7 @@ class WandbLogger(LightningWandbLogger):
             step = max(int(row["step"]) for row in rows)
             metrics = {name: value for name, value in metrics.items() if name != "epoch" or not step}
         super().log_metrics(metrics, step)
-        validated = {name: value for name, value in metrics.items() if stage_of(name) == "val" and not is_detail(name)}
+        validated = {name: value for name, value in metrics.items() if get_stage(name) == "val" and not is_detail(name)}
         if validated:
             self._validated = {**validated, **({"epoch": metrics["epoch"]} if "epoch" in metrics else {})}
 

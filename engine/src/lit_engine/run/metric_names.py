@@ -34,12 +34,12 @@ def split_stage(name: str) -> tuple[str | None, str]:
     return stage, (found["rest"] if found else plain) + (loader[0] if loader else "")
 
 
-def stage_of(name: str) -> str:
+def get_stage(name: str) -> str:
     """Return the stage of a recorded metric: `train`, `val` or `test`."""
     return split_stage(name)[0] or "train"
 
 
-def base_of(name: str) -> str:
+def strip_stage(name: str) -> str:
     """Return a name without its stages, such as `acc` for both `test/val_acc` and `val_acc`."""
     stage, rest = split_stage(name)
     if stage and ("/" not in rest or _FIRST.match(rest)):  # otherwise, the end may be a class name
@@ -50,7 +50,7 @@ def base_of(name: str) -> str:
 @cache
 def recorded_name(name: str, stage: str) -> str:
     """Return the name under which a metric logged in a stage is recorded."""
-    return name if stage in ("train", stage_of(name)) else f"{stage}/{name}"
+    return name if stage in ("train", get_stage(name)) else f"{stage}/{name}"
 
 
 def find_metric(name: str, known: Iterable[str]) -> str:
@@ -61,7 +61,7 @@ def find_metric(name: str, known: Iterable[str]) -> str:
 
 def counterpart(name: str, stage: str, known: Iterable[str]) -> str | None:
     """Return the corresponding metric of a different stage, such as `test_acc` for `val_acc` and the stage `test`."""
-    return next((one for one in known if stage_of(one) == stage and base_of(one) == base_of(name)), None)
+    return next((one for one in known if get_stage(one) == stage and strip_stage(one) == strip_stage(name)), None)
 
 
 def is_detail(name: str) -> bool:

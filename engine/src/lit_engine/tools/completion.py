@@ -10,7 +10,7 @@ from importlib import import_module
 
 import shtab
 
-from lit_engine._jsonargparse import actions_of
+from lit_engine._jsonargparse import list_actions
 from lit_engine.cli.explain import OptionParser
 from lit_engine.cli.main import all_commands
 from lit_engine.project import current, program
@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     for name, options in known.items():
         what = options.description or name
         made = commands.add_parser(name, help=what, description=what, parents=[options], add_help=False)
-        for action in actions_of(made):
+        for action in list_actions(made):
             if action.dest in COMPLETED:
                 action.complete = COMPLETED[action.dest]
     return top

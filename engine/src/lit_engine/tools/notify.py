@@ -20,7 +20,7 @@ from urllib.request import Request, urlopen
 
 from lit_engine.project import program
 from lit_engine.run.directory import RunDir
-from lit_engine.run.metric_names import base_of, stage_of
+from lit_engine.run.metric_names import get_stage, strip_stage
 from lit_engine.tools.runs.reading import Run
 
 SECONDS = 3.0  # time limit for all URLs together
@@ -36,7 +36,7 @@ def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
     facts = {
         "event": event,
         "run": run.name,
-        "metrics": main_metrics(run),
+        "metrics": select_main_metrics(run),
         "page": str(page) if page.exists() else None,
     }
     results: dict[str, str | None] = {}
@@ -67,12 +67,12 @@ def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
             print(f"note: {host} was not notified: {reason}", file=sys.stderr)
 
 
-def main_metrics(run: RunDir) -> dict[str, float]:
+def select_main_metrics(run: RunDir) -> dict[str, float]:
     """Return up to three metrics. The task's main metric comes first (test, validation, training), then the losses."""
     with suppress(Exception):  # the run may have no files yet, or broken files
         found = Run.read(run.path)
         stages = ("test", "val", "train")
-        rank = {name: (base_of(name) != found.headline, base_of(name) != "loss", stages.index(stage_of(name)))
+        rank = {name: (strip_stage(name) != found.headline, strip_stage(name) != "loss", stages.index(get_stage(name)))
                 for name, value in found.metrics.items() if math.isfinite(value)}  # fmt: skip
         return {name: found.metrics[name] for name in sorted(rank, key=lambda name: rank[name])[:3]}
     return {}

@@ -140,7 +140,7 @@ class Profile(Callback):
             "batches": self.batches,
             "percent": {name: round(100 * part / total, 1) for name, part in seconds.items()},
             "peak_bytes": measure_peak_memory(),
-            **data_set(trainer),
+            **describe_data(trainer),
         }
         timed = self.batches - 1 - self.traced
         if self.counted is not None and timed > 0:
@@ -195,7 +195,7 @@ def advice(found: dict[str, Any]) -> str:
     return "the network takes most of the time; try the `bf16` or `gpu` overlay, or a smaller network"
 
 
-def data_set(trainer: Trainer) -> dict[str, Any]:
+def describe_data(trainer: Trainer) -> dict[str, Any]:
     """Return the class name of the data source and its number of workers (None if it cannot use workers)."""
     data, loader = trainer.datamodule, trainer.train_dataloader  # type: ignore[attr-defined]
     found: Any = getattr(loader, "samples", getattr(loader, "dataset", None))

@@ -16,7 +16,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from lit_engine._jsonargparse import schema_parts
-from lit_engine.classes.names import LIBRARY, classes_by_name
+from lit_engine.classes.names import LIBRARY, index_classes
 from lit_engine.cli.explain import CLASS_MODULES, OptionParser
 from lit_engine.cli.parser import LitCLI
 from lit_engine.errors import UserError
@@ -77,10 +77,10 @@ def config_schema() -> dict[str, Any]:
     }
 
 
-def described_classes() -> dict[str, type]:
+def collect_classes() -> dict[str, type]:
     """Return the described classes, keyed by full path. Classes with missing optional dependencies are skipped."""
     found = {}
-    for path in (path for paths in classes_by_name().values() for path in paths):
+    for path in (path for paths in index_classes().values() for path in paths):
         with suppress(ImportError, AttributeError):
             found[path] = resolve_name(path)
     for module in MODULES:
@@ -97,11 +97,11 @@ class SchemaBuilder(ParserJsonschema):
 
     def __init__(self) -> None:
         super().__init__()
-        self.known = described_classes()
+        self.known = collect_classes()
         self.fitting: dict[str, list[str]] = {}  # argument type → full paths of the accepted classes
         # If several classes have the same short name, the name refers to the project's class.
         self.names = {path.rpartition(".")[2]: path for path in self.known}
-        self.names |= {name: paths[0] for name, paths in classes_by_name().items() if len(paths) == 1}
+        self.names |= {name: paths[0] for name, paths in index_classes().items() if len(paths) == 1}
         modules = "|".join(re.escape(module) for module in MODULES)
         self.elsewhere = {"type": "string", "pattern": rf"^(?!{current().name}\.|{LIBRARY}\.|({modules})\.\w+$).*\."}
 

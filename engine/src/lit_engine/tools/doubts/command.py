@@ -75,12 +75,12 @@ def list_doubts(samples: Any, first: int | None) -> tuple[list[dict[str, Any]], 
 
     Within each group, the most doubtful rows come first. Each pair of near-duplicates occupies two consecutive rows.
     """
-    from lit_engine.tools.doubts.statistics import find_label_errors, near_duplicates
+    from lit_engine.tools.doubts.statistics import find_label_errors, find_near_duplicates
 
     labels, others = samples.labels, samples.probabilities.copy()
     others[range(len(labels)), labels] = -1
     order, errors = find_label_errors(samples.probabilities, labels)
-    pairs = [] if samples.features is None else near_duplicates(samples.features, labels, samples.folds)
+    pairs = [] if samples.features is None else find_near_duplicates(samples.features, labels, samples.folds)
 
     def row(place: int, reason: str, other: int, distance: float | str = "") -> dict[str, Any]:
         own, suggested = samples.probabilities[place, [labels[place], other]].tolist()

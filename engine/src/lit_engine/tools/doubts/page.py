@@ -11,7 +11,7 @@ from PIL import Image
 from lit_engine.tools.doubts.command import REASONS
 from lit_engine.tools.doubts.samples import Samples
 from lit_engine.tools.pages.html import heading, page, paragraph, samples, table
-from lit_engine.tools.runs.verdict import images_of
+from lit_engine.tools.runs.verdict import load_images
 
 SHOWN = 60  # maximum number of samples or pairs in each section
 ABOUT = {
@@ -47,7 +47,7 @@ def _images(found: Samples, rows: Sequence[dict[str, Any]]) -> dict[tuple[int, i
     images: dict[tuple[int, int], bytes] = {}
     for fold, run in enumerate(found.runs):
         if wanted := sorted({row["index"] for row in rows if row["fold"] == fold}):
-            images |= {(fold, index): image for index, image in images_of(run, wanted).items()}
+            images |= {(fold, index): image for index, image in load_images(run, wanted).items()}
     return images
 
 

@@ -36,7 +36,7 @@ def find_label_errors(probabilities: Floats, labels: Integers) -> tuple[Integers
     return own.argsort(kind="stable"), int(wrong.sum())
 
 
-def near_duplicates(features: Floats, labels: Integers, folds: Integers) -> list[tuple[int, int, float]]:
+def find_near_duplicates(features: Floats, labels: Integers, folds: Integers) -> list[tuple[int, int, float]]:
     """Return near-duplicate pairs with different labels or folds and their distances, sorted by distance.
 
     The distance is 1 − cosine similarity. For each sample, only the closest match counts.

@@ -15,7 +15,7 @@ from lit_engine.load import load_for_prediction
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
 from lit_engine.tools.export.formats import run_in_two_batches, trace, write_onnx, write_pt2, write_safetensors
-from lit_engine.tools.export.parts import Exported, Run, example_of, export_forward
+from lit_engine.tools.export.parts import Exported, Run, export_forward, get_example_inputs
 
 WRITERS = {"pt2": write_pt2, "onnx": write_onnx}
 MOST = 1e-4  # maximum difference from `predict`, larger than float32 rounding errors
@@ -102,7 +102,7 @@ class Exporter:
     def _samples(self) -> int:
         if hasattr(self.task, "exported"):
             return sum(len(rows["index"]) for _, rows in self.seen)
-        return sum(len(next(iter(example_of(self.task, batch).values()))) for batch, _ in self.seen)
+        return sum(len(next(iter(get_example_inputs(self.task, batch).values()))) for batch, _ in self.seen)
 
     def _compare(self, made: Exported, runs: Mapping[str, Run], format: str) -> str:
         found = torch.tensor([made.difference(runs, batch, rows) for batch, rows in self.seen])

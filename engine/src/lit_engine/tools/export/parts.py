@@ -73,19 +73,19 @@ class Exported:
     with_onnx: Mapping[str, str] = field(default_factory=dict)
 
 
-def example_of(task: LightningModule, batch: Any) -> dict[str, Tensor]:
+def get_example_inputs(task: LightningModule, batch: Any) -> dict[str, Tensor]:
     """Return the inputs of `forward` from `example_input_array` if it is set, and from a batch otherwise."""
     return inputs_of(task, batch if task.example_input_array is None else task.example_input_array)
 
 
 def export_forward(task: LightningModule, batch: Any) -> Exported:
     """Export `forward` with its inputs and outputs. This is the default for tasks without an `exported` method."""
-    inputs = example_of(task, batch)
+    inputs = get_example_inputs(task, batch)
     names = list(inputs)
     if len(names) == 1:
         names = [getattr(batch, "_fields", ("inputs",))[0]]
     try:
-        outputs = tensors_in(task(*inputs.values()))
+        outputs = name_tensors(task(*inputs.values()))
     except (RuntimeError, TypeError) as error:
         shapes, reason = ", ".join(str(tuple(one.shape)) for one in inputs.values()), str(error).partition("\n")[0]
         raise UserError(
@@ -94,18 +94,18 @@ def export_forward(task: LightningModule, batch: Any) -> Exported:
         ) from error
 
     def compute(*values: Tensor) -> tuple[Tensor, ...]:
-        return tuple(tensors_in(task(*values)).values())
+        return tuple(name_tensors(task(*values)).values())
 
     part = Part(task, compute, dict(zip(names, inputs.values(), strict=True)), list(outputs))
 
     def difference(runs: Mapping[str, Run], batch: Any, rows: Any) -> float:
-        values = list(example_of(task, batch).values())
+        values = list(get_example_inputs(task, batch).values())
         return compute_largest_difference(list(runs["model"](*values)), list(compute(*values)))
 
     return Exported({"model": part}, difference, "of the outputs")
 
 
-def tensors_in(outputs: Any) -> dict[str, Tensor]:
+def name_tensors(outputs: Any) -> dict[str, Tensor]:
     """Return the tensors that `forward` returned, keyed by `outputs`, `outputs_0`…, or the keys of a dict.
 
     Raises:

@@ -21,7 +21,7 @@ import yaml
 
 from lit_engine.project import is_debugging, program
 from lit_engine.run.directory import RunDir, write_text
-from lit_engine.run.metric_names import base_of, is_detail, stage_of
+from lit_engine.run.metric_names import get_stage, is_detail, strip_stage
 from lit_engine.run.options import options_of
 from lit_engine.tools.pages.html import (
     Cell,
@@ -170,8 +170,8 @@ def _columns(run: Run, sections: Mapping[str, Any]) -> dict[str, dict[str, float
     found = {}
     for title, stage in (("train", "train"), ("val", "val"), ("validate", "val"), ("test", "test")):
         given = validated if title == "validate" else run.metrics
-        names = [n for n in given if stage_of(n) == stage and n not in FACTS and not n.endswith("_per_second")]
-        found[title] = {base_of(name): given[name] for name in names}
+        names = [n for n in given if get_stage(n) == stage and n not in FACTS and not n.endswith("_per_second")]
+        found[title] = {strip_stage(name): given[name] for name in names}
     return {title: values for title, values in found.items() if values}
 
 
@@ -189,14 +189,19 @@ def _format(value: float | None, name: str = "") -> Cell:
 
 def _curves(run: Run, drawn: Collection[str]) -> Iterator[str]:
     """Yield the curves that are missing from the figures because the run did not finish or was killed."""
-    from lit_engine.callbacks.figures import MOST_CURVES, curves_of, figures_by_step, learning_curves  # imports torch
+    from lit_engine.callbacks.figures import (  # imports torch
+        MOST_CURVES,
+        draw_step_figures,
+        extract_curves,
+        learning_curves,
+    )
 
     columns = run.rows[0] if run.rows else ()
-    validated = [n for n in columns if stage_of(n) == "val" and not is_detail(n) and base_of(n) not in SIZES]
-    curves = curves_of(run.rows, ["loss", *filter(None, [run.monitor]), *validated][:MOST_CURVES])
+    validated = [n for n in columns if get_stage(n) == "val" and not is_detail(n) and strip_stage(n) not in SIZES]
+    curves = extract_curves(run.rows, ["loss", *filter(None, [run.monitor]), *validated][:MOST_CURVES])
     if curves and "learning_curves" not in drawn:
         yield picture(learning_curves(curves), "learning curves")
-    for name, (figure, about) in figures_by_step(run.rows).items() if "learning_rate" not in drawn else ():
+    for name, (figure, about) in draw_step_figures(run.rows).items() if "learning_rate" not in drawn else ():
         yield picture(figure, name.replace("_", " ")) + paragraph(about, soft=True)
 
 

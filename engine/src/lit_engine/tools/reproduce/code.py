@@ -12,7 +12,7 @@ from textwrap import shorten
 from typing import Any, NamedTuple
 
 from lit_engine.errors import RunError, UserError
-from lit_engine.project import current, package_folder, program
+from lit_engine.project import current, find_package_folder, program
 from lit_engine.run.directory import RunDir
 
 # Matches a package with its version and marker in requirements.lock. torch pins the excluded packages.
@@ -53,7 +53,7 @@ def checkout(run: RunDir, git: Mapping[str, Any], folder: Path) -> Iterator[Code
         if not inside.is_dir():
             raise impossible(run, f"the commit has no package {package.name}")
         project = next(path for path in inside.parents if (path / "pyproject.toml").exists() or path == tree)
-        path, library = [inside.parent], package_folder("lit_engine").resolve().parent
+        path, library = [inside.parent], find_package_folder("lit_engine").resolve().parent
         if library.is_relative_to(root) and (tree / library.relative_to(root)).is_dir():
             path.append(tree / library.relative_to(root))
         elif wheels := sorted(project.glob("vendor/lit_engine-*.whl")):

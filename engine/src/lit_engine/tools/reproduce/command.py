@@ -18,7 +18,7 @@ from lit_engine.project import current
 from lit_engine.run.directory import RunDir
 from lit_engine.tools.json_output import HELP, json_document
 from lit_engine.tools.reproduce.code import checkout, create_environment, impossible
-from lit_engine.tools.reproduce.outcome import compare_results, differences, likely_reason
+from lit_engine.tools.reproduce.outcome import compare_results, differences, guess_reason
 
 FOLDER = Path("reproductions")
 POLL = 0.1  # seconds
@@ -62,7 +62,7 @@ def reproduce(args: Sequence[str]) -> int:
         outcome = compare_results(run, again)
         changes = differences(entry, again.entries()[-1])
         changes += [f"{name} is not in code.patch" for name in code.left_out]
-        reason = None if outcome.verdict == "bit-identical" else likely_reason(changes, again.entries()[-1])
+        reason = None if outcome.verdict == "bit-identical" else guess_reason(changes, again.entries()[-1])
         print(*outcome.lines(), *([f"most likely reason: {reason}"] if reason else []), sep="\n")
         print(f"reproduction: {again.path}")
         document.update(run=run.path, reproduction=again.path, verdict=outcome.verdict, reason=reason)

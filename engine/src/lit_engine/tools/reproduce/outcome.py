@@ -133,7 +133,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return found + ([] if before.get("data") and now.get("data") else ["the data have no fingerprints to compare"])
 
 
-def likely_reason(changes: Sequence[str], entry: Mapping[str, Any]) -> str:
+def guess_reason(changes: Sequence[str], entry: Mapping[str, Any]) -> str:
     """Return the most likely reason for different results."""
     if changes:
         return changes[0]

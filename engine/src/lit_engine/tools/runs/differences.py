@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lit_engine.errors import UserError, did_you_mean
-from lit_engine.run.metric_names import base_of, counterpart, stage_of
+from lit_engine.run.metric_names import counterpart, get_stage, strip_stage
 from lit_engine.tools.runs.reading import Run
 
 CLASS = re.compile(r"[A-Za-z_][\w.]*\.[A-Z]\w*")
@@ -86,7 +86,7 @@ class Comparison:
         self.over = [key.replace(".init_args", "") for key in over]
         _known("option", self.over, {key for run in runs for key in run.options})
         known = dict.fromkeys(name for run in runs for name in run.metrics)
-        named = {name: [n for n in known if n == name or (base_of(n) == name and stage_of(n) != "train")] or [name]
+        named = {name: [n for n in known if n == name or (strip_stage(n) == name and get_stage(n) != "train")] or [name]
                  for name in chosen}  # fmt: skip
         self.chosen = [name for names in named.values() for name in names]
         _known("metric", self.chosen, known)
@@ -106,7 +106,7 @@ class Comparison:
     def _usual(self, known: Iterable[str]) -> list[str]:
         """Return the validation and test metrics to show by default."""
         first = [name for watched in self.monitors for name in (watched, counterpart(watched, "test", known)) if name]
-        names = [name for name in dict.fromkeys([*first, *known]) if stage_of(name) != "train"]
+        names = [name for name in dict.fromkeys([*first, *known]) if get_stage(name) != "train"]
         if self.over:
             return [name for name in names if name in known and not COUNT.fullmatch(name)]
         values = {name: {run.metrics.get(name) for run in self.runs} for name in names}

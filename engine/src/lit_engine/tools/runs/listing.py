@@ -9,7 +9,7 @@ from typing import Any
 
 from lit_engine.cli.explain import OptionParser
 from lit_engine.errors import UserError, did_you_mean
-from lit_engine.run.metric_names import base_of, counterpart, stage_of
+from lit_engine.run.metric_names import counterpart, get_stage, strip_stage
 from lit_engine.tools.json_output import HELP, json_document, run_entry
 from lit_engine.tools.pages.html import Cell
 from lit_engine.tools.runs.columns import Column, duration, in_terminal, number
@@ -46,9 +46,9 @@ def runs(args: Sequence[str]) -> int:
     options = option_parser().parse_args(list(args))
     with json_document(options.json) as document:
         found = read_runs(options.runs or [name for name in FOLDERS if Path(name).is_dir()] or ["runs"])
-        known = {base_of(name) for run in found for name in run.metrics}
+        known = {strip_stage(name) for run in found for name in run.metrics}
         for name in (*options.metric, *({options.sort} - ORDERS.keys())):
-            if base_of(name) not in known:
+            if strip_stage(name) not in known:
                 raise UserError(f"no run has the metric {name}{did_you_mean(name, [*ORDERS, *known])}")
         found.sort(key=ORDERS.get(options.sort, partial(_quality, name=options.sort)))
         document["runs"] = [run_entry(run) for run in found]
@@ -67,9 +67,11 @@ def _columns(found: Sequence[Run], chosen: Sequence[str]) -> list[Column]:
     if chosen:
         for rank, name in enumerate(chosen):
             for stage in ("val", "test"):
-                columns.append(Column(f"{stage}/{base_of(name)}", [_value(run, name, stage) for run in found], rank))
+                columns.append(
+                    Column(f"{stage}/{strip_stage(name)}", [_value(run, name, stage) for run in found], rank)
+                )
         return columns
-    headline = [run.headline if base_of(run.monitor or "loss") != run.headline else "" for run in found]
+    headline = [run.headline if strip_stage(run.monitor or "loss") != run.headline else "" for run in found]
     metrics = [
         Column("best", [_named(run, run.monitor or "loss", "val") for run in found], 2),
         Column("validation", [_named(run, name, "val") for run, name in zip(found, headline, strict=True)], 3),
@@ -83,7 +85,7 @@ def _quality(run: Run, name: str) -> float:
 
     If the name contains a stage, such as `val/loss`, only that stage counts.
     """
-    stages = ("test", "val", "train") if name == base_of(name) else (stage_of(name),)
+    stages = ("test", "val", "train") if name == strip_stage(name) else (get_stage(name),)
     found = next(filter(None, (counterpart(name, stage, run.metrics) for stage in stages)), None)
     return math.inf if found is None else (1 if lower_is_better(run, name) else -1) * run.metrics[found]
 

@@ -15,7 +15,7 @@ from typing import Any
 from lit_engine.errors import RunError
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
-from lit_engine.run.metric_names import base_of, find_metric, is_detail, stage_of
+from lit_engine.run.metric_names import find_metric, get_stage, is_detail, strip_stage
 from lit_engine.run.options import options_of
 
 Numbers = dict[str, float]
@@ -62,7 +62,7 @@ class Run:
             monitor = monitor or next((name[5:] for name in fit if name.startswith("best ")), None)
             if monitor:
                 monitor = find_metric(monitor, [*(rows[0] if rows else ()), *fit])
-            trained = {n: v for n, v in numbers(fit).items() if stage_of(n) == "train" and not n.startswith("best ")}
+            trained = {n: v for n, v in numbers(fit).items() if get_stage(n) == "train" and not n.startswith("best ")}
             validated = _best(own, monitor, maximize, known) or numbers(fit, "val")
             took = [entry["seconds"] for entry in entries if "seconds" in entry] or numbers(fit, "seconds").values()
             if state == "running" and entries:
@@ -92,7 +92,7 @@ class Run:
 
 def lower_is_better(run: Run, name: str) -> bool:
     """Return whether lower values of a metric are better. For metrics that are not monitored, the name decides."""
-    is_monitored = run.monitor is not None and base_of(run.monitor) == base_of(name)
+    is_monitored = run.monitor is not None and strip_stage(run.monitor) == strip_stage(name)
     return not run.maximize if is_monitored else bool(LOWER_IS_BETTER.search(name))
 
 
@@ -157,7 +157,7 @@ def _best(rows: list[dict[str, str]], monitor: Any, maximize: bool, known: float
     """Return the metrics of the best validation in metrics.csv (the last validation if no metric is monitored)."""
     watched = {number: float(row[monitor]) for number, row in enumerate(rows) if row.get(monitor)}
     finite = {number: value for number, value in watched.items() if math.isfinite(value)}
-    names = [name for name in (rows[0] if rows else ()) if name and stage_of(name) == "val"]
+    names = [name for name in (rows[0] if rows else ()) if name and get_stage(name) == "val"]
     validated = [row for row in rows if any(row.get(name) for name in names)]
     if finite:
         best = known if known is not None else (max if maximize else min)(finite.values())
@@ -169,7 +169,7 @@ def _best(rows: list[dict[str, str]], monitor: Any, maximize: bool, known: float
 def numbers(section: Mapping[str, Any], stage: str = "") -> Numbers:
     """Return the metrics in a section of metrics.json, optionally for one stage. Per-class metrics are excluded."""
     named = {name: value for name, value in section.items() if not is_detail(name)}
-    of_stage = {name: value for name, value in named.items() if not stage or stage_of(name) == stage}
+    of_stage = {name: value for name, value in named.items() if not stage or get_stage(name) == stage}
     return {name: value for name, value in of_stage.items() if isinstance(value, int | float)}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from lit_engine.run.metric_names import base_of, is_detail, stage_of
+from lit_engine.run.metric_names import get_stage, is_detail, strip_stage
 from lit_engine.tools.pages.chart import COLOURS, STYLE, Series, chart, choice, legend, positions, swatch
 from lit_engine.tools.pages.html import Cell, Html, heading, link, page, paragraph, table
 from lit_engine.tools.runs.columns import Column, columns_of, labels, number, short_names, table_of
@@ -61,11 +61,11 @@ def curves(found: Comparison) -> list[str]:
     A group is drawn as the mean of its finished runs with a band of one standard deviation, at points where all runs
     have a value. The list is empty if the tasks differ.
     """
-    wanted = [name for name in found.chosen if stage_of(name) != "test"] or found.monitors
-    wanted = wanted or [name for name in found.metrics if stage_of(name) == "val" and base_of(name) == "loss"]
+    wanted = [name for name in found.chosen if get_stage(name) != "test"] or found.monitors
+    wanted = wanted or [name for name in found.metrics if get_stage(name) == "val" and strip_stage(name) == "loss"]
     known = dict.fromkeys(name for run in found.runs for row in run.rows for name in row if row[name])
-    drawn = [name for name in known if name not in X[:2] and stage_of(name) != "test" and not is_detail(name)]
-    metrics = sorted(drawn, key=lambda name: (wanted.index(name) if name in wanted else len(wanted), stage_of(name)))
+    drawn = [name for name in known if name not in X[:2] and get_stage(name) != "test" and not is_detail(name)]
+    metrics = sorted(drawn, key=lambda name: (wanted.index(name) if name in wanted else len(wanted), get_stage(name)))
     shown = [n for n, name in enumerate(metrics) if name in wanted][:PANELS]
     if not shown or len(found.tasks) > 1:
         return []
@@ -80,7 +80,7 @@ def curves(found: Comparison) -> list[str]:
                 # A run is drawn above its later forks, which start with a copy of its curve.
                 started = [row.runs[0].started.timestamp() for row in found.rows]
                 series.sort(key=lambda one: (one.order < len(COLOURS), -started[one.order], -one.order))
-                log = base_of(metric).endswith("loss") and min(y for one in series for _, y in one.points) > 0
+                log = strip_stage(metric).endswith("loss") and min(y for one in series for _, y in one.points) > 0
                 panels.append(chart(metric, by, series, (False, log), classes=f"metric-{place} x-{number_of}"))
     if not panels:
         return []

@@ -14,7 +14,7 @@ import numpy as np
 from lit_engine.errors import UserError, did_you_mean, first_of
 from lit_engine.project import program
 from lit_engine.run.directory import RunDir
-from lit_engine.run.metric_names import base_of, recorded_name, stage_of
+from lit_engine.run.metric_names import get_stage, recorded_name, strip_stage
 from lit_engine.tools.pages.html import Cell, heading, page, paragraph, samples, table
 from lit_engine.tools.runs.columns import number
 from lit_engine.tools.runs.reading import Run, lower_is_better, read_runs
@@ -88,10 +88,10 @@ def find_all(names: Sequence[str], metrics: Sequence[str]) -> list[Finding]:
 
 def _by_samples(metric: str, a: Run, b: Run) -> Finding:
     """Compare two runs by their predictions for the same samples."""
-    if metric != base_of(metric) and stage_of(metric) != "test":
+    if metric != strip_stage(metric) and get_stage(metric) != "test":
         raise UserError(f"--test {metric}: single runs are compared by their predictions for the test split; "
-                        f"use --test {base_of(metric)}")  # fmt: skip
-    name, (first, second) = base_of(metric), (Table(a), Table(b))
+                        f"use --test {strip_stage(metric)}")  # fmt: skip
+    name, (first, second) = strip_stage(metric), (Table(a), Table(b))
     check_same_samples(first, second)
     measured = samples_of(name, first, second)
     outcome, lower = measured.outcome(), lower_is_better(a, name)
@@ -140,7 +140,7 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
     means = np.array([np.mean(pairs, axis=0) for pairs in values.values()])
     overlap = None
     if is_folds:
-        known = {n.partition("/")[2]: v for n, v in one.metrics.items() if stage_of(n) == "train"}
+        known = {n.partition("/")[2]: v for n, v in one.metrics.items() if get_stage(n) == "train"}
         sizes = [(one.metrics.get(f"test/{unit}"), known.get(unit)) for unit in ("tokens", "pixels", "samples")]
         overlap = next((test / train for test, train in sizes if test and train), 1 / (len(values) - 1))
     elif len(keys) < PERMUTED:
@@ -153,7 +153,9 @@ def _recorded(metric: str, run: Run) -> str:
     """Return the recorded name of a metric. A name without a stage refers to the test metric if it exists."""
     names = (recorded_name(metric, "test"), metric, recorded_name(metric, "val"))
     if (name := next((name for name in names if name in run.metrics), None)) is None:
-        raise UserError(f"{run.path} has no metric {metric}{did_you_mean(metric, {base_of(n) for n in run.metrics})}")
+        raise UserError(
+            f"{run.path} has no metric {metric}{did_you_mean(metric, {strip_stage(n) for n in run.metrics})}"
+        )
     return name
 
 
@@ -165,7 +167,7 @@ def render_page(found: Sequence[Finding], footer: str) -> str:
         rows = [(one.won, "Won"), (one.lost, "Lost")] if one.tables else []
         is_of_classes = one.tables and "source" not in one.tables[0].names and one.metric in ("accuracy", "f1", "iou")
         wanted = [i for places, _ in rows for i in places[:SHOWN]]
-        images = images_of(one.tables[1].run.path, wanted) if is_of_classes else {}
+        images = load_images(one.tables[1].run.path, wanted) if is_of_classes else {}
         for places, title in rows:
             if shown := places[:SHOWN]:
                 count = f"{len(shown)} of {len(places):,}" if len(shown) < len(places) else str(len(places))
@@ -208,7 +210,7 @@ def _gallery(tables: Sequence[Table], shown: Sequence[int], images: dict[int, by
     return samples([(images[index], caption) for index, caption in zip(shown, captions, strict=True)])
 
 
-def images_of(run: Path, indices: Sequence[int]) -> dict[int, bytes]:
+def load_images(run: Path, indices: Sequence[int]) -> dict[int, bytes]:
     """Return test samples as PNG images, keyed by index. The result is empty if images are not available."""
     try:
         import torch

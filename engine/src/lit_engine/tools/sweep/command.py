@@ -67,7 +67,7 @@ def sweep(args: Sequence[str]) -> int:
         _check(config, options.file, options.dry_run)
         if options.dry_run:
             return 0
-    with json_document(options.json) as document, study_errors(folder, options.storage):
+    with json_document(options.json) as document, convert_study_errors(folder, options.storage):
         study = Study(folder, config, options.seed, options.storage, options.lost_after)
         status = _report(study) if options.report else _run(study, options.workers, most)
         rows = study.rows()
@@ -99,7 +99,7 @@ def split_fit_options(parser: argparse.ArgumentParser, args: Sequence[str]) -> t
 
 
 @contextmanager
-def study_errors(folder: Path, storage: str | None = None) -> Iterator[None]:
+def convert_study_errors(folder: Path, storage: str | None = None) -> Iterator[None]:
     """Convert errors from a study's folder or database to UserError."""
     from optuna.exceptions import OptunaError
     from sqlalchemy.exc import OperationalError, SQLAlchemyError

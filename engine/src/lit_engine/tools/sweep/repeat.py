@@ -23,14 +23,14 @@ from lit_engine.cli.main import main
 from lit_engine.errors import RunError, UserError
 from lit_engine.project import current, program
 from lit_engine.run.directory import RunDir, write_text
-from lit_engine.run.metric_names import stage_of
+from lit_engine.run.metric_names import get_stage
 from lit_engine.run.options import options_of
 from lit_engine.tools.json_output import HELP, json_document
 from lit_engine.tools.runs.columns import columns_of, in_terminal, table_of
 from lit_engine.tools.runs.differences import Comparison, Row
 from lit_engine.tools.runs.reading import Run, find_monitor, read_runs
 from lit_engine.tools.runs.report import page_of
-from lit_engine.tools.sweep.command import split_fit_options, study_errors
+from lit_engine.tools.sweep.command import convert_study_errors, split_fit_options
 
 if TYPE_CHECKING:
     from lit_engine.tools.sweep.config import SweepConfig
@@ -73,7 +73,7 @@ def repeat(args: Sequence[str]) -> int:
         from lit_engine.tools.sweep.study import Study
         from lit_engine.tools.sweep.worker import Workers
 
-        with study_errors(folder):
+        with convert_study_errors(folder):
             study = Study(folder, config)
             left = _plan(study, name, points)
             print(f"repeat: {folder} ({left} of {len(study.rows())} runs left)", flush=True)
@@ -159,7 +159,7 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
     if found is not None:
         print("\n".join([*in_terminal(table_of(found)), ""]))
         print("\n".join(in_terminal(columns_of(found, [Row([run], grouped=False) for run in group.runs], found.keys))))
-        if not any(stage_of(metric) == "test" for metric in found.metrics):
+        if not any(get_stage(metric) == "test" for metric in found.metrics):
             print("no run was tested: the data have no test split")
         if found.facts:
             print(f"the runs differ in: {', '.join(found.facts)}")

@@ -11,7 +11,7 @@ from optuna.importance import get_param_importances
 
 from lit_engine.project import program
 from lit_engine.run.directory import write_text
-from lit_engine.run.metric_names import base_of
+from lit_engine.run.metric_names import strip_stage
 from lit_engine.tools.pages.chart import STYLE, Series, chart, positions
 from lit_engine.tools.pages.html import Cell, code, heading, link, page, paragraph, table
 from lit_engine.tools.runs.columns import duration, short_names
@@ -89,7 +89,7 @@ def plots(study: Study, good: Sequence[Trial]) -> list[str]:
     metric, better = study.config.metric, max if study.config.maximize else min
     best = [(row.number, better(other.value for other in good[: n + 1])) for n, row in enumerate(good)]
     trials = [Series(1, f"trial {row.number}", [(row.number, row.value)], dots=True) for row in good]
-    of_loss = base_of(metric).endswith("loss") and min(row.value for row in good) > 0  # use a logarithmic axis
+    of_loss = strip_stage(metric).endswith("loss") and min(row.value for row in good) > 0  # use a logarithmic axis
     drawn = [chart(metric, "trial", [Series(0, "best so far", best), *trials], (False, of_loss))]
     parameters = study.config.parameters
     titles = short_names(parameter.name for parameter in parameters)

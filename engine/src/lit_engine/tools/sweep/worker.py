@@ -95,7 +95,7 @@ class Workers:
         number, metric = self.study.begin(trial, self.name, self.most), self.config.metric
         self.study.lock.release()
         run, log = RunDir(self.folder / trial.user_attrs["run"]), self.folder / "logs" / f"{number:04d}.log"
-        title, start = title_of(run), log.stat().st_size if log.exists() else 0
+        title, start = format_title(run), log.stat().st_size if log.exists() else 0
         values: list[float] = []
         try:
             status, pruned = self._fit(trial, run, log, slot, values)
@@ -150,7 +150,7 @@ class Workers:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=environment_of(slot, self.workers, self.study.folder.name),
+                env=build_environment(slot, self.workers, self.study.folder.name),
                 start_new_session=True,  # Ctrl-C reaches only the sweep, which then stops its trials
             )
         try:
@@ -169,7 +169,7 @@ class Workers:
         file = self.folder / "values" / f"{number:04d}.json"
         write_text(file, json.dumps(values, indent=2) + "\n")
         shown = "  ".join(f"{key.rpartition('.')[2]}={short(value)}" for key, value in values.items())
-        message = f"{title_of(run)} {'resumed' if run.path.exists() else 'started'}"
+        message = f"{format_title(run)} {'resumed' if run.path.exists() else 'started'}"
         print(message if self.tests else f"{message}: {shown}", flush=True)
         place = [f"--runs_dir={self.folder}", f"--run_name={run.path.name}", "--resume=true"]
         return [*self.config.words(values, file), *place, f"--test_after_fit={str(self.tests).lower()}"]
@@ -186,7 +186,7 @@ class Workers:
         return pruned
 
 
-def title_of(run: RunDir) -> str:
+def format_title(run: RunDir) -> str:
     """Return the title of a run, such as `trial 1` for `trial-0001`."""
     return re.sub(r"-0*(?=\d)|-", " ", run.path.name)
 
@@ -196,7 +196,7 @@ def _continue_later(trial: optuna.Trial) -> None:
     retry(trial.study, trial.study.get_trials(deepcopy=False)[trial.number])
 
 
-def environment_of(slot: int, workers: int, group: str) -> dict[str, str]:
+def build_environment(slot: int, workers: int, group: str) -> dict[str, str]:
     """Return a trial's environment variables, which set the number of threads, the W&B group and possibly the GPU."""
     environment = {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // workers)), "WANDB_RUN_GROUP": group}
     environment |= os.environ
