@@ -47,7 +47,7 @@ class CSV(TabularData):
         **kwargs: arguments of `TabularData`.
 
     Raises:
-        DataError: a column is listed twice, there are no features, or `CSVFile` or `TabularData` raises this error.
+        DataError: a column is listed twice, or there are no features. `CSVFile` and `TabularData` may also raise it.
     """
 
     def __init__(

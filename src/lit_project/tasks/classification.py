@@ -44,8 +44,8 @@ class Classifier(Task):
             inversely proportional to the number of training samples per class, with a mean of 1 over all samples.
         class_counts: number of training samples per class; set from the data if known.
         top_k: log the fraction of samples whose target is among the k most likely classes. 1 disables this metric.
-            Default: 3 if there are more than 3 classes.
-        **kwargs: `schedulers`, `parameter_groups`, `channels_last`, `compile` and `metrics` of `Task`.
+            Default: 3 if there are more than 3 classes, otherwise 1.
+        **kwargs: the arguments `schedulers`, `parameter_groups`, `channels_last`, `compile` and `metrics` of `Task`.
 
     Raises:
         ValueError: there are fewer than two classes, an option does not apply to the loss, or a value is invalid.
@@ -122,7 +122,7 @@ class Classifier(Task):
         return {**totals.means(), **accuracies(counts, self.class_names)}
 
     def metric_inputs(self, outputs: Any) -> Iterable[Tensor]:
-        """Return probabilities `(B, num_classes)` and targets `(B,)`. Logits could be mistaken for probabilities."""
+        """Return probabilities `(B, num_classes)` and targets `(B,)`. Metrics may misread logits as probabilities."""
         return outputs["logits"].softmax(dim=1), outputs["targets"]
 
     def test_logits(self, inputs: Tensor) -> Tensor:
@@ -207,7 +207,7 @@ class ImageClassifier(Classifier):
         return mean_logits(self, images, self.test_time_flips, self.test_time_shift)
 
     def configure_model(self) -> None:
-        """Shard the network. Raises UserError if there is a penalty, because it requires unsharded weights."""
+        """Shard the network. Raises UserError if a penalty is set, because penalties require unsharded weights."""
         if self.device_mesh is not None and self.penalty is not None:
             raise UserError("model.penalty requires unsharded weights, but this run shards them")
         super().configure_model()

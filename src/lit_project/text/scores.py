@@ -6,7 +6,7 @@ Importing sacrebleu takes a quarter of a second, so functions import it only whe
 from collections.abc import Sequence
 from typing import Any
 
-# Languages without spaces between words. sacrebleu has a tokeniser for Chinese. The others are split into characters.
+# Languages without spaces between words. sacrebleu tokenises Chinese and splits all other text into characters.
 UNSPACED = {"zh": "zh", "ja": "char", "th": "char", "lo": "char", "km": "char", "my": "char", "bo": "char"}
 
 
@@ -16,7 +16,7 @@ def tokeniser(language: str) -> str:
 
 
 def _streams(references: Sequence[Sequence[str]]) -> list[list[Any]]:
-    """Group references into all first references, all second references and so on. Missing references are None."""
+    """Transpose references, so that list i contains reference i of every sentence. Missing references are None."""
     most = max(map(len, references))
     return [[own[i] if i < len(own) else None for own in references] for i in range(most)]
 
@@ -51,7 +51,7 @@ def lowercase_tokenised_bleu(
     """Return BLEU of lower-cased, Moses-tokenised text, as in published Multi30k results, and its signature.
 
     sacremoses normalises and tokenises the text with language-specific rules. In French, these rules separate `l'` from
-    its noun. sacrebleu's tokeniser "13a" does not separate them, and its scores are about one point lower.
+    its noun. sacrebleu's tokeniser "13a" does not separate `l'`, and its scores are about one point lower.
 
     Args:
         hypotheses: one translation per sentence.

@@ -83,7 +83,7 @@ class Seq2Seq(nn.Module):
     """
 
     shared_embeddings = False
-    # Name prefixes of weights with one row per token in a vocabulary.
+    # Weights whose names start with these prefixes have one row per token of the vocabulary.
     vocabulary_weights: ClassVar[dict[str, tuple[str, ...]]] = {
         "source": ("source_embedding.", "encoder.embedding."),
         "target": ("target_embedding.", "output."),

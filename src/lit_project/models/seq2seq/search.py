@@ -57,8 +57,8 @@ class Decoding:
     def search(self, net: Seq2Seq, source_BS: Tensor, lengths_B: Tensor) -> list[list["Hypothesis"]]:
         """Return the `n_best` translations of each source, or only `NOTHING` if their probabilities are not finite.
 
-        Sentences of similar length are decoded together, and finished sentences are dropped from the batch. The other
-        sentences in a batch only affect rounding.
+        Sentences of similar length are decoded together, and finished sentences are dropped from the batch. The
+        composition of a batch only affects rounding.
         """
         lengths_B = lengths_B.cpu()  # The lengths are usually on the CPU already.
         rows = ROWS_ON_CPU if source_BS.device.type == "cpu" else ROWS
