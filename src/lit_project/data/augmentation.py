@@ -27,7 +27,7 @@ class RandomHorizontalFlip(nn.Module):
 class RandomCrop(nn.Module):
     """Random crop of each image to its original size, after padding each side with `padding` pixels of value `fill`.
 
-    Supports any dtype. It is common for small images, with `padding=4` for 32×32 (He et al., 2016, section 4.2).
+    Supports any dtype. This crop is common for small images, with `padding=4` for 32×32 (He et al., 2016, section 4.2).
     """
 
     def __init__(self, padding: int, fill: int = 0) -> None:
@@ -91,7 +91,7 @@ class RandomResizedCrop(nn.Module):
 
 
 class RandomErasing(nn.Module):
-    """Random erasing of a rectangle in each image, with probability `p` (Zhong et al. 2020).
+    """Random erasing of a rectangle in each image, with probability `p` (Zhong et al., 2020).
 
     It works like torchvision's transform of the same name, but processes a whole batch at once, with different random
     parameters for each image. An image stays unchanged if none of ten random rectangles fits into it.

@@ -61,9 +61,9 @@ class Pictures(Dataset):
 class ImageFolder(DatasetImages):
     """Images in `root/train/CLASS/`, `root/val/CLASS/` and `root/test/CLASS/`, or all in `root/CLASS/`.
 
-    Split folders may also be called `Training`, `valid`, `validation`, `test_set`… Without split folders, a fixed
-    `test_size` of all images becomes the test split. Without a `val` folder, a fixed `val_size` of the remaining images
-    becomes the validation split. These random splits are stratified by class. If there are split folders but no test
+    Split folders may also be called `Training`, `valid`, `validation`, `test_set`… Without split folders, the test
+    split is a fixed subset of all images (`test_size`). Without a `val` folder, the validation split is a fixed subset
+    of the remaining images (`val_size`). These subsets are stratified by class. If there are split folders but no test
     folder, only `folds` can create a test split. Hidden files and folders are ignored.
 
     Args:
@@ -130,7 +130,7 @@ def _files_of(dataset: Any) -> list[str]:
 
 
 def _read_splits(root: Path, class_names: list[str] | None, image_size: int) -> dict[str, Any]:
-    """Return the datasets by split. In prediction, `root` need not exist if the classes are known."""
+    """Return the datasets by split. For prediction, `root` may be missing if the classes are known."""
     if not root.is_dir():
         if class_names:
             return {}

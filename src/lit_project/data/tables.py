@@ -86,6 +86,6 @@ class CSV(TabularData):
         self.file = file
 
     def inputs(self, split: Split) -> dict[int, dict[str, str]]:
-        """Return the line number and the cells of each sample for `PredictionTable`, by row in the file."""
+        """Return each sample's line number and cells for `PredictionTable`, keyed by its row in the file."""
         rows = list(CSVFile(self.file, self.delimiter).inputs().items())
         return dict(rows[row] for row in super().inputs(split))

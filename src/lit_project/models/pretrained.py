@@ -17,8 +17,8 @@ AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")  # GoogLeNet and Inception use thes
 def download(architecture: str, name: str) -> dict[str, Tensor]:
     """Return the state dict that torchvision publishes under a name such as `DEFAULT` or `IMAGENET1K_V1`.
 
-    The file is read from torch's cache or downloaded. torchvision loads it into its own model, because old files use
-    different names and formats.
+    The file is read from torch's cache or downloaded. torchvision loads the file into its own model, because old files
+    use different names and formats.
 
     Raises:
         ValueError: there are no such weights, or they cannot be downloaded or read.
@@ -59,13 +59,13 @@ def from_file(path: Path) -> dict[str, Tensor]:
 
 
 def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
-    """Replace the prefixes of parameter names. The longest matching prefix is used. None drops the parameter.
+    """Replace the prefixes of parameter names. The longest matching prefix is used. None drops a parameter.
 
     For example, if `encoder.` maps to `backbone.` and the empty prefix to `head.`, `encoder.x` becomes `backbone.x` and
     `y` becomes `head.y`.
 
     Raises:
-        ValueError: no name starts with one of the prefixes, or two names become equal.
+        ValueError: a prefix matches no name, or two names become equal.
     """
     found: dict[str, Tensor] = {}
     unused = set(prefixes)

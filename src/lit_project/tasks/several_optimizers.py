@@ -39,7 +39,7 @@ class Part:
 
 
 class SeveralOptimizers(Task):
-    """Mixin for a task with one optimizer per part of the model. A step of all optimizers together counts as one step.
+    """Mixin for a task with one optimizer per part of the model. One step of all optimizers counts as a single step.
 
     With manual optimisation, the task is responsible for accumulation, clipping and schedules. Lightning rejects these
     options in the trainer, so they are options of the task. The loss is still averaged over the whole step.

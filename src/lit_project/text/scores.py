@@ -11,7 +11,7 @@ UNSPACED = {"zh": "zh", "ja": "char", "th": "char", "lo": "char", "km": "char", 
 
 
 def tokeniser(language: str) -> str:
-    """Return the name of sacrebleu's tokeniser for a language, which is "13a" for languages with spaces."""
+    """Return the name of sacrebleu's tokeniser for a language. Languages with spaces between words use "13a"."""
     return UNSPACED.get(language.lower().replace("_", "-").split("-")[0], "13a")
 
 

@@ -183,7 +183,7 @@ class TranslationData(SplitData):
         return kept
 
     def setup(self, stage: str) -> None:
-        """Encode the splits needed by the stage if this has not been done yet. In a fit, also print the report."""
+        """Encode the splits that the stage needs, unless they are already encoded. In a fit, also print the report."""
         super().setup(stage)
         if stage == "fit" and not self.report:
             names: tuple[Split, ...] = ("train", "val", "test")
@@ -213,7 +213,7 @@ class TranslationData(SplitData):
         return PairBatch(moved[0], batch.source_lengths, *moved[1:])
 
     def loaded(self, split: Split) -> EncodedPairs:
-        """Return the encoded pairs of a split after filtering by length. Evaluation pairs also include the texts."""
+        """Return the encoded pairs of a split after filtering by length. Evaluation pairs also include their texts."""
         pairs = self.pairs(split)
         train = split == "train"
         sources, targets, self._counts[split] = filter_by_length(
@@ -235,7 +235,7 @@ class TranslationData(SplitData):
 class CarvedData(TranslationData):
     """Base class of corpora that consist of a single list of pairs. Subclasses implement `pool`.
 
-    No sentence of the validation or test split occurs in train on either side (see `leak_free_split`). The split only
+    No source or target of the validation or test split occurs in train (see `leak_free_split`). The split only
     depends on the pairs that remain after filtering by prefixes and length, not on seeds or the translation direction.
 
     Args:

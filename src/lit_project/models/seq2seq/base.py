@@ -14,8 +14,8 @@ class Memory(NamedTuple):
     Attributes:
         states: encoder states `(B, S, D)`.
         mask: bool `(B, S)`, true for tokens and false for padding.
-        keys: attention keys `(B, S, K)`, computed once per sentence. For a Transformer, they are the concatenated keys
-            and values of all decoder layers.
+        keys: attention keys `(B, S, K)`, computed once per sentence. A Transformer concatenates the keys and values
+            of all decoder layers.
         final: final encoder state, which initializes the decoder. It is a tuple of batch-first tensors or None.
     """
 

@@ -85,7 +85,7 @@ def exported(task: Translator, batch: Any) -> Exported:
     """Return the encoder, one decoder step, and a script that translates with them.
 
     `encoder` maps padded `source` tokens `(B, S)` to `states`, `mask`, `keys` (if used) and the initial state
-    (`state_0`…). `step` maps a `token` `(B, 1)` and these outputs to `logits` `(B, V)` and the next state (`next_0`…).
+    (`state_0`…). `step` maps a `token` `(B, 1)` and encoder outputs to `logits` `(B, V)` and a new state (`next_0`…).
     """
     net = copy(task.net)
     net._modules = dict(net._modules)

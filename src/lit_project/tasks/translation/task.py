@@ -66,7 +66,7 @@ class Translator(Task):
     `val` and `test` log `loss` (without label smoothing), `perplexity` and `token_accuracy` with the true tokens as
     input. They also translate the sources and log the following scores of detokenised, cased text:
 
-    - `bleu` and `chrf` use each source once with all its references. Their signatures are in metrics.json.
+    - `bleu` and `chrf` use each source once with all its references. metrics.json contains the signatures.
     - If sources have several references, `bleu_single` and `chrf_single` use each pair with its own reference.
     - `bleu_lowercase` is computed from lower-cased text with Moses tokens, as in published Multi30k results.
     - `bleu_copy` and `chrf_copy` are baselines that output the source itself. `bleu_memory` and `chrf_memory` output
