@@ -47,7 +47,7 @@ class CSV(TabularData):
         **kwargs: arguments of `TabularData`.
 
     Raises:
-        DataError: a column is listed twice, or there are no features. `CSVFile` and `TabularData` may also raise it.
+        DataError: a column is listed twice, or there are no features. `CSVFile` and `TabularData` also raise DataError.
     """
 
     def __init__(

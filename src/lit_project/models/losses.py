@@ -41,7 +41,7 @@ class SmoothedCrossEntropy(nn.CrossEntropyLoss):
 class WeightedCrossEntropy(nn.Module):
     """Cross-entropy with class weights, averaged over the samples in the batch.
 
-    torch's own loss is divided by the sum of the weights in a batch. Its mean over batches therefore differs from its
+    torch's own loss is divided by the sum of the weights in a batch. The mean over batches therefore differs from the
     mean over samples.
 
     Args:

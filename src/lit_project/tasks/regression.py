@@ -89,7 +89,7 @@ class Regressor(Task):
         if precision in ("16-true", "bf16-true"):
             raise UserError(f"{rounds}: use {precision.replace('true', 'mixed')}")
         offsets = [self.feature_mean.abs() / self.feature_std, self.target_mean.abs() / self.target_std]
-        if "mixed" in precision and torch.cat(offsets).max() > 10_000:  # float32 keeps only 3 digits of the deviation
+        if "mixed" in precision and torch.cat(offsets).max() > 10_000:  # float32 would keep 3 digits of `value - mean`
             raise UserError(f"{rounds} to float32, but a mean exceeds 10,000 standard deviations: use 32-true")
         super().setup(stage)
 

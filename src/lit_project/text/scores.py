@@ -78,9 +78,9 @@ def lowercase_tokenised_bleu(
 
 
 def group_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str = "en") -> float:
-    """Return the smoothed BLEU of one or more sentences. The sentences may be shorter than four words.
+    """Return the smoothed BLEU of one or more sentences, even if they are shorter than four words.
 
-    BLEU is computed only for n-gram orders that occur in the sentences. It is intended for comparing sentences, not for
+    BLEU is computed only for n-gram orders that occur in the sentences. This score is for comparing sentences, not for
     publication.
     """
     from sacrebleu.metrics import BLEU

@@ -19,7 +19,7 @@ class Attention(nn.Module):
     """Base class for attention. The score is a dot product by default. Subclasses override `keys` or `scores`."""
 
     def keys(self, states_BSD: Tensor) -> Tensor:
-        """Return the keys `(B, S, K)` that queries are compared with. They are computed once per source."""
+        """Return the keys `(B, S, K)` that queries are compared with, computed once per source."""
         return states_BSD
 
     def scores(self, query_BTH: Tensor, keys_BSK: Tensor) -> Tensor:
