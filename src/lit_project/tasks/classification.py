@@ -68,7 +68,7 @@ class Classifier(Task):
         self.class_names = list(class_names)
         self.loss = build_loss(self.class_names, loss, label_smoothing, class_weights, class_counts)
         self.top_k = check_top_k(top_k, len(self.class_names))
-        # The data module checks the targets once per split, so the metric need not check every batch.
+        # The data module checks the targets once per split, so the metric does not need to check every batch.
         self.confusion = MulticlassConfusionMatrix(len(self.class_names), validate_args=False)
         self.calibration = Calibration()
         self.all_probabilities = False  # whether `predict_step` returns the probabilities of all classes

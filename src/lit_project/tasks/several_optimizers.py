@@ -42,7 +42,7 @@ class SeveralOptimizers(Task):
     """Mixin for a task with one optimizer per part of the model. One step of all optimizers counts as a single step.
 
     With manual optimisation, the task is responsible for accumulation, clipping and schedules. Lightning rejects these
-    options in the trainer, so they are options of the task. The loss is still averaged over the whole step.
+    options in the trainer, so they are options of the task. The loss is still averaged over an optimizer step.
 
     Args:
         parts: groups of parameters. Each trainable parameter must belong to exactly one part.

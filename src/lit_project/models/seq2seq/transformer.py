@@ -16,7 +16,7 @@ from lit_project.text.tokens import PAD
 
 
 def project(attention: nn.MultiheadAttention, x_BTD: Tensor, first: int, last: int) -> Tensor:
-    """Return the concatenated projections `range(first, last)` of query (0), key (1) and value (2), `(B, T, n × D)`."""
+    """Return the projections numbered `first` to `last - 1`, `(B, T, n × D)`. Query is 0, key is 1 and value is 2."""
     assert attention.in_proj_weight is not None
     rows = slice(first * attention.embed_dim, last * attention.embed_dim)
     return F.linear(x_BTD, attention.in_proj_weight[rows], attention.in_proj_bias[rows])
