@@ -62,7 +62,7 @@ class Exported:
         parts: the exported functions, keyed by file name without the extension.
         difference: function that returns the largest difference between the files' outputs and the rows of `predict`.
         unit: unit of the difference.
-        about: plain data for users of the files. Hyperparameters that the task receives from the data are added.
+        about: JSON data that describes the model. Hyperparameters that the task receives from the data are added.
         with_onnx: contents of additional files to use with the ONNX files, keyed by file name.
     """
 
