@@ -68,7 +68,7 @@ def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
 
 
 def main_metrics(run: RunDir) -> dict[str, float]:
-    """Return up to three metrics: the main metric, then the losses. Test metrics precede validation and training."""
+    """Return up to three metrics: the main metric, then the losses, each in the order test, validation, training."""
     with suppress(Exception):  # the run may have no files yet, or broken files
         found = Run.read(run.path)
         stages = ("test", "val", "train")

@@ -201,7 +201,7 @@ def data_set(trainer: Trainer) -> dict[str, Any]:
     data, loader = trainer.datamodule, trainer.train_dataloader  # type: ignore[attr-defined]
     found: Any = getattr(loader, "samples", getattr(loader, "dataset", None))
     in_memory = found is None or isinstance(found, Rows)
-    while not in_memory and hasattr(found, "dataset"):  # a Subset, or a wrapper that forms batches
+    while not in_memory and hasattr(found, "dataset"):  # unwrap a Subset or a dataset of batches
         found = found.dataset
     workers = None if in_memory else getattr(data, "num_workers", getattr(loader, "num_workers", None))
     return {"data": type(data if in_memory else found).__name__, "num_workers": workers}

@@ -156,8 +156,8 @@ def _known(what: str, names: Sequence[str], known: Iterable[str]) -> None:
 def differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
     """Return the keys whose values differ.
 
-    If only some runs have an option, it is included only if it is a class in a list, such as a callback. Otherwise,
-    the option belongs to a class that is already included, or did not exist in an older version.
+    An option that only some runs have is included if it is a class in a list, such as a callback. Any other option that
+    only some runs have belongs to a class that is already included, or did not exist in an older version.
     """
     found: list[str] = []
     for key in dict.fromkeys(key for one in options for key in one):

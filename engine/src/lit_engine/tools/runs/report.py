@@ -13,7 +13,7 @@ from lit_engine.tools.pages.html import Cell, Html, heading, link, page, paragra
 from lit_engine.tools.runs.columns import Column, columns_of, labels, number, short_names, table_of
 from lit_engine.tools.runs.differences import Comparison, Row, mean_sd
 
-CHANGES = 6  # maximum number of gains, and of losses
+CHANGES = 6  # maximum number of gains and maximum number of losses
 PANELS = 4  # maximum number of metrics shown initially or plotted against an option
 POINTS = 100  # maximum number of points per curve
 X = ("epoch", "step", "minutes")

@@ -22,7 +22,7 @@ from lit_engine.tools.runs.samples import Table, check_same_samples, samples_of
 from lit_engine.tools.runs.significance import LEVEL, PERMUTED, Outcome, holm, paired_runs
 
 STATUS = {"better": 0, "not distinguishable": 3, "worse": 4}
-SHOWN = 24  # maximum number of won samples, and of lost samples, on the page
+SHOWN = 24  # maximum number of samples in each table on the page
 
 
 @dataclass(frozen=True)

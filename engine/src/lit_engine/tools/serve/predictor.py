@@ -78,7 +78,7 @@ class Predictor:
             "delimiter": TAB if delimiter in ("tab", r"\t") else delimiter,
             "target": targets[0] if len(targets) == 1 else "prediction",
         }
-        values = json.dumps(options).replace("<", r"\u003c")  # otherwise, a name could end the script
+        values = json.dumps(options).replace("<", r"\u003c")  # otherwise, a name could close the script element
         script = f"const options = {values};{SCRIPT}"
         form = f'<form>{fields}\n{button}</form>\n<div id="answer" aria-live="polite"></div>'
         return page(self.title, [STYLE, paragraph(self.about, soft=True), form], script=script)
@@ -114,7 +114,7 @@ class Predictor:
         inputs = self.data.predict_from(file)
         # If there are several samples, each row identifies its sample.
         table = PredictionTable(self.folder / "table.csv", inputs if len(inputs) > 1 else None)
-        reconfigure(self.trainer, callbacks=[table])  # the run's callbacks may write to the run
+        reconfigure(self.trainer, callbacks=[table])  # the run's own callbacks may write to its folder
         hook = self.task.register_forward_pre_hook(self._look)
         try:
             self.trainer.predict(self.task, datamodule=self.data, return_predictions=False)

@@ -63,7 +63,7 @@ def parameters_of(section: Any) -> list[Parameter]:
     """Read the `parameters` section of a sweep. Grouped parameters get dotted names, such as `model.optimizer.lr`.
 
     Raises:
-        UserError: a distribution or key is unknown, limits are missing or invalid, a list is empty, or names are equal.
+        UserError: a distribution or key is unknown, limits are missing or invalid, a list is empty, or names repeat.
     """
     found: dict[str, Parameter] = {}
     for name, content in _ungroup(section):
