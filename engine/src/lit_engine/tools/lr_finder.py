@@ -154,7 +154,7 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
 
 
 class PlanDone(Exception):
-    """An exception that stops a fit before its first step when the plan is complete."""
+    """An exception that stops a fit when the plan is complete, before training starts."""
 
 
 class Plan(Callback):

@@ -32,7 +32,7 @@ BATCHES = 3  # batches per validation
 
 
 class Count(Callback):
-    """A callback that counts the steps and validations that a fit would have, and stops the fit before its first step.
+    """A callback that counts the steps and validations that a fit would have, and stops it before training starts.
 
     Args:
         every: the trainer's `check_val_every_n_epoch`.
@@ -111,7 +111,7 @@ class Meter(Callback):
         self._validated += self.evaluations[-1]
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set the number of steps in the second epoch, which gets a new data loader that the third epoch reuses."""
+        """Set the number of steps in the second epoch, and reload its data loader, which the third epoch reuses."""
         reconfigure(trainer, reload_dataloaders_every_n_epochs=int(trainer.current_epoch == 0))
         if trainer.current_epoch == 0:
             seconds = torch.tensor(self.step, device=trainer.strategy.root_device)

@@ -93,7 +93,7 @@ def _ref(name: str) -> dict[str, Any]:
 
 
 class SchemaBuilder(ParserJsonschema):
-    """A builder that describes objects by their class_path. Overlays may contain arguments of any valid class."""
+    """A schema builder in which objects have a class_path. Overlays may contain arguments of any valid class."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Builds the HTML page that `doubts` writes. Images are shown in galleries, and other samples in tables."""
+"""Builds the HTML page that `doubts` writes. Images are shown in galleries, and all other data in tables."""
 
 import io
 from collections import Counter

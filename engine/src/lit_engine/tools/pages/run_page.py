@@ -42,7 +42,7 @@ from lit_engine.tools.pages.intervals import RESAMPLES, averages, wilson
 from lit_engine.tools.runs.columns import duration, number
 from lit_engine.tools.runs.reading import FACTS, Run, numbers, parts_of
 
-MOST_PAIRS, MOST_PER_FOLDER = 12, 4  # maximum numbers of confused pairs and of figures per subfolder
+MOST_PAIRS, MOST_PER_FOLDER = 12, 4  # maximum number of confused pairs, and of figures per subfolder
 SIZES = ("samples", "tokens", "pixels", "dataset_size")
 MARK = "rewrites this file after each fit and test. Remove this line to keep your edits. -->"
 

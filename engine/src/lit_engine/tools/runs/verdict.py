@@ -27,7 +27,7 @@ SHOWN = 24  # maximum number of samples in each table on the page
 
 @dataclass(frozen=True)
 class Finding:
-    """The comparison of B with A on one metric. `won` and `lost` are sample indices, sorted by decreasing change."""
+    """The comparison of B with A on one metric. `won` and `lost` are sample indices. The largest changes come first."""
 
     metric: str
     a: str

@@ -81,7 +81,7 @@ class Study:
             raise UserError(f"{folder} was started with different {', '.join(changed)}: choose another --dir")
 
     def connect(self) -> optuna.Study:
-        """Return the Optuna study. Each thread needs its own object, because sampling values sets the sampler."""
+        """Return the Optuna study. Each thread needs its own object, because `draw` replaces its sampler."""
         return optuna.load_study(study_name=self.name, storage=self.storage, pruner=self.config.pruner)
 
     def attempts(self) -> list[FrozenTrial]:
