@@ -44,7 +44,7 @@ class PredictionTable(BasePredictionWriter):
         self.rows: list[dict[str, Any]] = []
         self.files: list[Path] = []
         self.missing: list[Mapping[str, Any]] = []
-        self._found: dict[int, list[tuple[int, Any]]] = {}  # maps dataloaders to (position, content) of each batch
+        self._found: dict[int, list[tuple[int, Any]]] = {}  # maps dataloader indices to (position, content) pairs
 
     def write_on_batch_end(
         self,
@@ -122,8 +122,8 @@ class PredictionTable(BasePredictionWriter):
         except Exception as error:
             kinds = ", ".join(dict.fromkeys(type(value).__name__ for value in values))
             raise UserError(
-                f"predict_step returned {kinds}, which cannot be saved: return tensors, numbers or strings, or tuples, "
-                "lists or dicts of them"
+                f"predict_step returned {kinds}, which cannot be saved: "
+                "return tensors, numbers or strings, or tuples, lists or dicts of them"
             ) from error
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content.getvalue())

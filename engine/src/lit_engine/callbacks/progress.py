@@ -1,6 +1,6 @@
 """Progress display with one line per epoch and, in a terminal, a live bar below the lines.
 
-The lines and the bar show exact means over the epoch. The lines cover all processes, and the bar only the first.
+The lines and the bar show exact means over the epoch. Lines cover all processes, but the bar only covers the first.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ProgressLines(Callback):
         print_once(f"{epoch_of(trainer)}  {found}  {seconds:.1f} s{mark}")
 
     def _is_best(self, trainer: Trainer) -> bool:
-        """Return whether the monitored metric is better than in all earlier epochs, including those before a resume."""
+        """Return whether the monitored metric is better than in all earlier epochs, even if the run was resumed."""
         callback = best_checkpoint(trainer)
         value = None if callback is None else trainer.callback_metrics.get(str(callback.monitor))
         if callback is None or value is None:
@@ -117,14 +117,14 @@ def _samples(loaders: Any) -> int:
         return 0
 
 
-SECONDS = 0.25  # refresh interval of the bar, because a refresh takes about as long as a small training step
+SECONDS = 0.25  # minimum time between refreshes, each of which takes about as long as a small training step
 
 
 class TerminalProgress(ProgressLines):
     """Progress display for terminals, with a bar and the current metrics below the lines of `ProgressLines`.
 
     The bar shows the remaining time of the whole fit, the training speed and the learning rate. It disappears when the
-    command ends. If a signal is received, the message of `signals` replaces the bar.
+    command ends. If a signal is received, the bar is replaced by the message that `signals` prints.
     """
 
     def __init__(self, signals: Signals) -> None:

@@ -73,7 +73,7 @@ class CSVFile:
         """All values `(N, K)`, read by NumPy's fast reader, or None if a cell is not a plain, finite number."""
         _, line, _ = next(self._lines())
         with suppress(ValueError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # NumPy warns of tables without rows
+            warnings.simplefilter("ignore")  # NumPy warns about tables without rows
             table = np.loadtxt(
                 self.file, delimiter=self.delimiter, comments=None, skiprows=line, ndmin=2, encoding="utf-8-sig"
             )
@@ -165,7 +165,7 @@ STATISTICS = ("feature_mean", "feature_std", "target_mean", "target_std")
 
 
 class TabularData(SplitData):
-    """Tabular data with a fixed random selection of test rows, and of validation rows from the remaining rows.
+    """Tabular data whose test and validation rows are selected at random, but are the same in every run.
 
     Batches contain values in their original units. The task standardises them with the attributes `feature_mean`,
     `feature_std`, `target_mean` and `target_std`, which are statistics of the training split.
@@ -175,12 +175,12 @@ class TabularData(SplitData):
         targets: target values `(N, T)`, which are stored as float64.
         feature_names: column names of `features`.
         target_names: column names of `targets`.
-        test_size: number of test rows. A value below 1 is a fraction of all rows. With `folds`, it is ignored.
+        test_size: number of test rows. A value below 1 is a fraction of all rows. Ignored if `folds` is set.
         val_size: number of validation rows. A value below 1 is a fraction of the rows outside the test split.
-        feature_mean: mean of each feature. Default: from the training split or the evaluated checkpoint.
-        feature_std: standard deviation of each feature. Default: from the same source, or 1 for a constant feature.
-        target_mean: mean of each target. Default: from the training split or the evaluated checkpoint.
-        target_std: standard deviation of each target. Default: from the same source, or 1 for a constant target.
+        feature_mean: mean of each feature. Default: the value from the training split or the evaluated checkpoint.
+        feature_std: standard deviation of each feature. Default: the value from the same source, or 1 if it is 0.
+        target_mean: mean of each target. Default: the value from the training split or the evaluated checkpoint.
+        target_std: standard deviation of each target. Default: the value from the same source, or 1 if it is 0.
         **kwargs: arguments of `SplitData`.
 
     Attributes:
@@ -229,7 +229,8 @@ class TabularData(SplitData):
         if min(len(test), val_rows) < 1 or len(rest) - val_rows < 2:
             raise DataError(
                 f"{rows} rows are too few: test_size {test_size} and val_size {val_size} result in {len(test)} test, "
-                f"{val_rows} validation and {len(rest) - val_rows} training rows; each split needs 1, and training 2"
+                f"{val_rows} validation and {len(rest) - val_rows} training rows. "
+                "Training needs at least 2 rows, and each other split needs at least 1"
             )
         train, val = random_split(len(rest), val_rows)
         self.chosen = {"train": rest[train], "val": rest[val], "test": test}
@@ -254,11 +255,11 @@ class TabularData(SplitData):
         return split in self.splits
 
     def inputs(self, split: Split) -> dict[int, dict[str, str]]:
-        """Return a dict whose keys are the samples' rows in the whole table, counted from 0, for `PredictionTable`."""
+        """Return a dict for `PredictionTable`, whose keys are row numbers in the whole table, counted from 0."""
         return {row: {} for row in self.chosen[split].tolist()}
 
     def load(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Raise DataError, because the constructor creates all splits, and this split does not exist."""
+        """Raise DataError for a split that the constructor has not created."""
         raise DataError(f"{type(self).__name__} has no {split} split: {self.no_rows}")
 
     def predict_from(self, file: str | Path) -> dict[int, dict[str, str]]:
@@ -296,7 +297,7 @@ def _finite(values: Tensor, names: Sequence[str]) -> Tensor:
 
 
 def _rows(name: str, size: float, rows: int) -> int:
-    """Return the number of rows in a split, whose `size` is a number or a fraction."""
+    """Return the number of rows in a split. `size` is this number, or a fraction of `rows`."""
     if not 0 < size < math.inf or (size >= 1 and size != int(size)):
         raise DataError(f"{name} must be a fraction between 0 and 1 or a number of rows, got {size}")
     return int(size) if size >= 1 else round(rows * size)
