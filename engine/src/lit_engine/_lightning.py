@@ -490,7 +490,7 @@ def norms_of(tensors: list[Tensor]) -> Tensor:
 
 
 def replace_loader_parts(loader: Any, **parts: Any) -> None:
-    """Replace attributes of a DataLoader, such as its sampler. Direct assignment to some of them would raise an error."""
+    """Replace attributes of a DataLoader, such as its sampler. Direct assignment may raise an error."""
     vars(loader).update(parts)
 
 

@@ -50,7 +50,7 @@ class EMA(Average):
 
     Each step changes the average a to d a + (1 - d) w, where w denotes the current weights. After n steps, d is the
     minimum of `decay` and (1 + n) / (10 + n), as in TensorFlow's `ExponentialMovingAverage`. With a constant d of
-    0.999, as in Lightning's `EMAWeightAveraging`, the average of a few hundred steps would be mostly the initial weights.
+    0.999, as in Lightning's `EMAWeightAveraging`, the average of a few hundred steps would mostly be initial weights.
 
     Args:
         decay: the value of d after many steps. The average covers about the last 1 / (1 - d) steps.

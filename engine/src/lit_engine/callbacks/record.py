@@ -50,7 +50,7 @@ class MetricsCSV(Logger):
         self._written = 0  # number of rows in the file that can no longer change
         self._end = 0  # byte offset at which these rows end
         self._saved = monotonic()
-        self._changed = False  # whether metrics were logged since the last save, which a finished run never does
+        self._changed = False  # whether to write the file, which resuming a finished run never does
         self.stage: Callable[[], str] = lambda: "train"  # returns the current stage
 
     def state_dict(self) -> dict[str, Any]:

@@ -252,7 +252,7 @@ class ImageData(SplitData):
             receive one image at a time. All other modules receive the whole batch (see `data/augmentation.py`).
         eval_transforms: transforms for validation, test and prediction. These transforms receive the whole batch.
         on_device: store tensors in the accelerator's memory (one byte per value), so that batches are not copied.
-        num_workers: number of processes that load batches. The main process loads batches if this is 0, or of tensors.
+        num_workers: number of processes that load batches. If this is 0 or the data are tensors, no process is started.
         pin_memory: copy batches through page-locked memory to transfer them to a GPU faster. Default: only on CUDA.
         **kwargs: arguments of `SplitData`.
     """
@@ -393,8 +393,8 @@ class ImageData(SplitData):
 class DatasetImages(ImageData):
     """Images from map-style datasets, such as torchvision's.
 
-    Without `val`, a fixed part of `train` (`val_size`) is used for validation. Without `test`, the test split is a fixed
-    part of `train` (`test_size`) or one of the `folds`. These parts are stratified by class if the dataset has
+    Without `val`, a fixed part of `train` (`val_size`) is used for validation. Without `test`, the test split is a
+    fixed part of `train` (`test_size`) or one of the `folds`. These parts are stratified by class if the dataset has
     `targets`, as torchvision datasets do. Without a test split, only `fit` and `validate` work.
 
     Args:
@@ -406,7 +406,7 @@ class DatasetImages(ImageData):
         input_shape: shape `(C, H, W)` of the resized images.
         mean: mean of each channel, for values in [0, 1].
         std: standard deviation of each channel.
-        test_size: number of test samples if `test` is omitted. Values below 1 are fractions of `train`. 0 means no split.
+        test_size: number of test samples if `test` is omitted. Values below 1 are fractions of `train`. 0 creates none.
         **kwargs: arguments of `ImageData`.
 
     Raises:

@@ -17,7 +17,7 @@ from lit_engine.distributed.processes import print_once, replicas
 from lit_engine.errors import DataError
 
 Split = Literal["train", "val", "test"]
-STAGES: dict[str, tuple[Split, ...]] = {"fit": ("train", "val"), "validate": ("val",)}  # other stages use the test split
+STAGES: dict[str, tuple[Split, ...]] = {"fit": ("train", "val"), "validate": ("val",)}  # other stages use `test`
 
 
 class Rows:
@@ -309,7 +309,7 @@ SPLIT_SEED = 2017
 
 
 def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
-    """Return ascending training `(size - val_size,)` and validation indices `(val_size,)`. They never change."""
+    """Return ascending training `(size - val_size,)` and validation indices `(val_size,)`, the same in every run."""
     order = _order(size, val_size)
     return order[val_size:].sort().values, order[:val_size].sort().values
 

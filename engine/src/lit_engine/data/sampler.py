@@ -331,7 +331,7 @@ class Loader:
         if state["position"] and before != now:
             raise DataError(
                 f"the run was stopped mid-epoch with steps of {before} samples (over all processes), "
-                f"but a step now has {now}: resume it with its original batch size, devices and accumulate_grad_batches; "
+                f"but a step now has {now}: resume with the original batch size, devices and accumulate_grad_batches; "
                 "data.global_batch_size keeps the steps the same on any number of devices"
             )
         self.recut = batch != together

@@ -175,12 +175,12 @@ class TabularData(SplitData):
         targets: target values `(N, T)`, which are stored as float64.
         feature_names: column names of `features`.
         target_names: column names of `targets`.
-        test_size: number of test rows. A value below 1 is a fraction of all rows. Ignored if `folds` is set.
+        test_size: number of test rows. A value below 1 is a fraction of all rows. `folds` replaces this size.
         val_size: number of validation rows. A value below 1 is a fraction of the rows outside the test split.
         feature_mean: mean of each feature. Default: the value from the training split or the evaluated checkpoint.
-        feature_std: standard deviation of each feature. Default: the value from the same source, or 1 if it is 0.
+        feature_std: standard deviation of each feature. Default: from the same source, or 1 for constant features.
         target_mean: mean of each target. Default: the value from the training split or the evaluated checkpoint.
-        target_std: standard deviation of each target. Default: the value from the same source, or 1 if it is 0.
+        target_std: standard deviation of each target. Default: from the same source, or 1 for constant targets.
         **kwargs: arguments of `SplitData`.
 
     Attributes:
