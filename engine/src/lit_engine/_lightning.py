@@ -391,7 +391,7 @@ def rank() -> int:
 
 
 def set_rank(number: int) -> None:
-    """Set the global rank. At import, Lightning reads it from a launcher's variables, even for a single process."""
+    """Set the global rank. At import, Lightning reads the rank from a launcher's variables, even for one process."""
     setattr(rank_zero_only, "rank", number)  # noqa: B010  (mypy does not know the attribute)
 
 

@@ -439,7 +439,7 @@ def accumulating(trainer: Namespace, number: int) -> dict[str, int]:
 
 
 def _drop_averages(trainer: Trainer) -> None:
-    """Remove weight averaging, which would replace the averaged weights of a checkpoint with the trained ones."""
+    """Remove WeightAveraging callbacks, which would replace a checkpoint's averaged weights with trained weights."""
     kept = [one for one in trainer.callbacks if not isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
     reconfigure(trainer, callbacks=kept)
 
@@ -455,7 +455,7 @@ def _describe(model: LightningModule) -> list[str]:
 
 
 def _add_checkpoint(config: Namespace) -> list[Any]:
-    """Return the callbacks with a Checkpoint. An added Checkpoint also saves the best epoch if nothing else does."""
+    """Add a Checkpoint to the callbacks if there is none. It also saves the best epoch if no other callback does."""
     callbacks = _as_list(config.callbacks)
     others = [one for one in callbacks if isinstance(one, ModelCheckpoint)]
     if config.enable_checkpointing is False or any(isinstance(one, Checkpoint) for one in others):

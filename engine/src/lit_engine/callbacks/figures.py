@@ -352,7 +352,7 @@ class Figures(DrawsEvaluation):
             return
         accuracy = (counts.diagonal().sum() / counts.sum()).item()
         title = f"{split}: accuracy {accuracy:.4f} of {int(counts.sum())}"
-        about = "Confusion matrix with the number of samples in each cell, coloured by the fraction of the true class."
+        about = "Confusion matrix with the number of samples in each cell. Colours show fractions of the true class."
         save_figure(trainer, f"{split}_confusion_matrix", confusion_matrix(counts, names, title), caption=about)
         wrong = sorted(found, key=lambda item: -item[0])[: self.wrong_images]
         if wrong:
@@ -430,7 +430,7 @@ def _scores_of(outputs: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
 
 
 def _scores_by_label(scores: list[tuple[Tensor, Tensor]], names: Any) -> dict[str, tuple[Tensor, Tensor]]:
-    """Map the most frequent labels to their probabilities and targets. Labels of all samples or none are left out."""
+    """Map the most frequent labels to their probabilities and targets. Labels on all or no samples are left out."""
     if not scores or names is None:
         return {}
     probabilities_NK, targets_NK = (torch.cat(parts) for parts in zip(*scores, strict=True))

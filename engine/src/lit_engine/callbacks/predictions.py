@@ -98,7 +98,7 @@ class PredictionTable(BasePredictionWriter):
             rows = [_add_inputs(row, *samples[row["index"]]) for row in rows]
             # if the batches are limited, samples after the last prediction may not have been read
             limit = trainer.limit_predict_batches
-            limited = isinstance(limit, int) or limit != 1.0  # 1 means one batch, 1.0 means all batches
+            limited = isinstance(limit, int) or limit != 1.0  # 1 means one batch, but 1.0 means all
             read = range(max(known, default=-1) + 1 if limited else len(samples))
             self.missing = [samples[number][1] for number in read if number not in known]
         if trainer.is_global_zero and rows:
@@ -123,7 +123,7 @@ class PredictionTable(BasePredictionWriter):
             kinds = ", ".join(dict.fromkeys(type(value).__name__ for value in values))
             raise UserError(
                 f"predict_step returned {kinds}, which cannot be saved: "
-                "return tensors, numbers or strings, or tuples, lists or dicts of them"
+                "return tensors, numbers, strings, or a tuple, list or dict of these"
             ) from error
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content.getvalue())

@@ -45,7 +45,7 @@ class ProgressLines(Callback):
         callback = best_checkpoint(trainer)
         if callback is not None and callback.best_model_score is not None:  # the run was resumed
             self._best = float(callback.best_model_score) * (-1 if callback.mode == "max" else 1)
-        self._start = perf_counter()  # a run that is resumed mid-epoch does not call on_train_epoch_start
+        self._start = perf_counter()  # on_train_epoch_start is not called when a run resumes mid-epoch
         if line := summary(trainer):
             print_once(line)
 
@@ -117,7 +117,7 @@ def _samples(loaders: Any) -> int:
         return 0
 
 
-SECONDS = 0.25  # minimum time between refreshes, each of which takes about as long as a small training step
+SECONDS = 0.25  # minimum time between refreshes. A refresh takes about as long as a small training step.
 
 
 class TerminalProgress(ProgressLines):
@@ -223,7 +223,7 @@ class TerminalProgress(ProgressLines):
 
 
 def _progress(trainer: Trainer, batches: int) -> float:
-    """Return the fraction of the fit completed after `batches` batches of the epoch, or 0 if its length is unknown."""
+    """Return the completed fraction of the fit after `batches` batches of the epoch, or 0 if the fit is unlimited."""
     of_epoch = batches / trainer.num_training_batches if trainer.num_training_batches else 0
     shares = [0.0]
     if trainer.max_epochs and trainer.max_epochs > 0:

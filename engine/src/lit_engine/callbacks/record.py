@@ -50,7 +50,7 @@ class MetricsCSV(Logger):
         self._written = 0  # number of rows in the file that can no longer change
         self._end = 0  # byte offset at which these rows end
         self._saved = monotonic()
-        self._changed = False  # whether to write the file, which resuming a finished run never does
+        self._changed = False  # whether there are new values to write. A finished run has none, even if it is resumed.
         self.stage: Callable[[], str] = lambda: "train"  # returns the current stage
 
     def state_dict(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class MetricsCSV(Logger):
 class RunRecord(Callback):
     """Callback that writes the final metrics and number of samples of `fit`, `validate` and `test` to metrics.json.
 
-    If the loss is NaN or infinite, it also stops training before a checkpoint with such weights is saved.
+    If the loss is NaN or infinite, the callback also stops training before the weights are saved in a checkpoint.
 
     Args:
         run: the run directory of this process. All processes will use the directory of the first process.

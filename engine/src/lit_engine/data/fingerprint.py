@@ -36,7 +36,7 @@ def fingerprints(trainer: Trainer, known: Container[str] = ()) -> dict[str, str]
 
 
 def fingerprint(data: Any) -> str:
-    """Return a SHA-256 hash of the arrays, plain values and files in nested containers and public attributes.
+    """Return a SHA-256 hash of all arrays, plain values and files in `data`, its containers and its public attributes.
 
     If a string is the path of a file, the file's name, size and content are hashed. Folder names are ignored, so that
     data can be moved. File contents are read last.

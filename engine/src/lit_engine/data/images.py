@@ -42,9 +42,9 @@ def is_per_image(transform: Any) -> bool:
 class BatchTransforms(nn.Sequential):
     """Sequence of transforms from a batch `(B, C, H, W)` to a batch `(B, C', H', W')`.
 
-    torchvision transforms draw random numbers once per call. Modules that contain them are therefore applied to each
-    image separately, like plain functions. All other modules receive the whole batch, and must draw random numbers for
-    each image, as in `data/augmentation.py`.
+    torchvision transforms draw random numbers once per call. Plain functions and modules with torchvision transforms
+    are therefore applied to each image separately. All other modules receive the whole batch, and must draw random
+    numbers for each image, as in `data/augmentation.py`.
     """
 
     def __init__(self, transforms: Sequence[Any]) -> None:
@@ -250,7 +250,7 @@ class ImageData(SplitData):
         root: folder that contains the data.
         train_transforms: transforms for uint8 training batches `(B, C, H, W)` on the device. torchvision transforms
             receive one image at a time. All other modules receive the whole batch (see `data/augmentation.py`).
-        eval_transforms: transforms for validation, test and prediction. These transforms receive the whole batch.
+        eval_transforms: transforms for validation, test and prediction, which receive the whole batch.
         on_device: store tensors in the accelerator's memory (one byte per value), so that batches are not copied.
         num_workers: number of processes that load batches. If this is 0 or the data are tensors, no process is started.
         pin_memory: copy batches through page-locked memory to transfer them to a GPU faster. Default: only on CUDA.
@@ -300,7 +300,7 @@ class ImageData(SplitData):
         if not isinstance(data, tuple):
             self.check_targets(labels_of(data), split)
             return data
-        images, targets = torch.as_tensor(data[0]), torch.as_tensor(data[1]).long()  # may be NumPy arrays
+        images, targets = torch.as_tensor(data[0]), torch.as_tensor(data[1]).long()  # converts NumPy arrays
         what = f"{type(self).__name__}: the {split} split"
         if len(images) != len(targets):
             raise DataError(f"{what} has {len(images)} images and {len(targets)} targets")
@@ -353,7 +353,7 @@ class ImageData(SplitData):
         """Make `predict` read the image files in a folder, or a single image file, instead of the test split.
 
         Returns:
-            A dict with the `file` of each image, by image index, for the prediction table.
+            A dict from image indices to `{"file": …}`, for the prediction table.
 
         Raises:
             DataError: if the folder does not exist or contains no image file.

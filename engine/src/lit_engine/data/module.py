@@ -75,8 +75,8 @@ class SplitData(LightningDataModule):
         eval_batch_size: number of samples per process in evaluations. The size affects memory and speed, not results.
         drop_last: drop the last training batch if it is not full.
         seed: seed for the order of the training samples. Default: the seed set by `seed_everything`.
-        global_batch_size: number of samples per optimizer step, which replaces `batch_size`. It must be divisible by
-            processes × micro-batches. A step uses the same samples for any number of processes and micro-batches.
+        global_batch_size: number of samples per optimizer step, which replaces `batch_size`. The size must be divisible
+            by processes × micro-batches. A step uses the same samples for any number of processes and micro-batches.
         folds: number of folds, one of which is the test split. Data modules must use `hold_out` to support folds.
         fold: index of the test fold, counted from 0.
         sampling: draw the training samples of each epoch with replacement. `balanced` draws all classes equally often.
@@ -309,7 +309,7 @@ SPLIT_SEED = 2017
 
 
 def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
-    """Return ascending training `(size - val_size,)` and validation indices `(val_size,)`, the same in every run."""
+    """Return ascending training and validation indices, `(size - val_size,)` and `(val_size,)`. They never change."""
     order = _order(size, val_size)
     return order[val_size:].sort().values, order[:val_size].sort().values
 
@@ -317,8 +317,8 @@ def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
 def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
     """Return a `random_split` that preserves the proportions of the classes in `labels` `(N,)`, to within one sample.
 
-    The class sizes with the largest fractions are rounded up. A class keeps its last sample for training if another
-    class can provide a sample instead.
+    The class sizes with the largest fractional parts are rounded up. A class keeps its last sample for training if
+    another class can provide a sample instead.
     """
     size = len(labels)
     order = _order(size, val_size)

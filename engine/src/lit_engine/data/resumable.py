@@ -66,7 +66,7 @@ class ResumableLoader:
         """Yield batches. The epoch is read at the first batch, because Lightning sets it after calling `iter`."""
         epoch, start = self.place()
         for number, batch in enumerate(self.loader, start):
-            seed_everywhere(self.seed, "batch", epoch, number, self.rank)  # used in hooks and the step
+            seed_everywhere(self.seed, "batch", epoch, number, self.rank)  # for hooks and the training step
             yield batch
 
     @property

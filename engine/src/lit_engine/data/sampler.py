@@ -321,7 +321,7 @@ class Loader:
         return {"epoch": epoch, "position": position, "batch": sampler.together, "step": sampler.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at a saved position, even with a different batch size if the optimizer steps are the same.
+        """Continue at a saved position. The batch size may have changed, but not the number of samples per step.
 
         Raises:
             DataError: if the number of samples per step changed mid-epoch, which would skip or repeat samples.

@@ -82,7 +82,7 @@ class CSVFile:
         return None
 
     def cells(self) -> dict[int, dict[str, str]]:
-        """Return the cells of each row by column name. Row numbers start at 0 after the header and count blank lines.
+        """Return the cells of each row by column name. Row numbers start at 0 after the header and include blank lines.
 
         Raises:
             DataError: if there are no rows, a line has the wrong length, or column names are not unique.
@@ -91,7 +91,7 @@ class CSVFile:
         return {number: dict(zip(self.names, cells, strict=True)) for number, _, cells in self._rows()}
 
     def inputs(self) -> dict[int, dict[str, str]]:
-        """Return the `line` number and the cells of each row, by row number, for `PredictionTable`."""
+        """Map each row number to the row's `line` number and cells, for `PredictionTable`."""
         rows = self._rows()
         return {
             number: {"line": str(line), **dict(zip(self.names, cells, strict=True))} for number, line, cells in rows
@@ -268,7 +268,7 @@ class TabularData(SplitData):
         The columns may be in any order, and other columns are ignored. Targets are read if all rows contain them.
 
         Returns:
-            The cells of each row by row number, for the prediction table.
+            A dict from row numbers to the cells of each row, for the prediction table.
 
         Raises:
             DataError: if the file is invalid (see `CSVFile`).
@@ -297,7 +297,7 @@ def _finite(values: Tensor, names: Sequence[str]) -> Tensor:
 
 
 def _rows(name: str, size: float, rows: int) -> int:
-    """Return the number of rows in a split. `size` is this number, or a fraction of `rows`."""
+    """Convert the `size` of a split, which may be a fraction of `rows`, to a number of rows."""
     if not 0 < size < math.inf or (size >= 1 and size != int(size)):
         raise DataError(f"{name} must be a fraction between 0 and 1 or a number of rows, got {size}")
     return int(size) if size >= 1 else round(rows * size)

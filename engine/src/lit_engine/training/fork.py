@@ -114,7 +114,7 @@ class Fork(Callback):
         print_once(f"forked {place}; learning rates {how}")
 
     def _move_schedules(self, trainer: Trainer, module: LightningModule) -> None:
-        """Step the new schedules to the checkpoint's position, or to its epoch if the batch size has changed."""
+        """Step the new schedules to the checkpoint's step, or to the checkpoint's epoch if the batch size changed."""
         configs, task = trainer.lr_scheduler_configs, module if isinstance(module, Task) else None
         steps, epochs = self.content["global_step"], steps_of_epochs(trainer, task.accumulate if task else None)
         if epochs is not None and self.trained is not None and trainer.max_steps <= 0:

@@ -151,7 +151,7 @@ class Saver(Callback):
         self._states: dict[str, Any] | None = None  # states of torchmetrics before the current validation
         self.smaller = 0
         self._repeats_steps = False  # whether a step that runs out of memory can be repeated
-        # First batch of the current step, and the buffers before this batch. None once the optimizer may have stepped.
+        # First batch of the current step, and the buffers before this batch, or None once the optimizer step starts.
         self._before_step: tuple[int, list[Tensor]] | None = None
         self._flags: Maximum | None = None  # whether any process requested a stop or a save in the last step
 

@@ -79,7 +79,7 @@ class CosineAnnealingLR(lr_scheduler.CosineAnnealingLR):
 
 
 class PolynomialLR(lr_scheduler.PolynomialLR):
-    """Polynomial decay from the optimizer's rate to 0 at the end of the run, which is linear if `power` is 1.
+    """Polynomial decay (linear if `power` is 1) from the optimizer's rate to 0 at the end of the run.
 
     Args:
         optimizer: provided by the task.

@@ -59,7 +59,7 @@ def no_optimizer(parameters: Any) -> Any:
 
 
 class Task(LightningModule):
-    """Base class of tasks. A subclass implements three steps, and the logged means are computed from their sums.
+    """Base class of tasks. A subclass implements three step methods, and the task logs exact means over all samples.
 
     The example logs `train/loss`, `train/accuracy`, `val/loss` and `val/accuracy` at the end of each epoch, exact over
     all samples and processes. It also logs `train/samples_per_second` and the learning rate of each parameter group
@@ -266,7 +266,7 @@ class Task(LightningModule):
         return not self.automatic_optimization or isinstance(self.optimizers(use_pl_optimizer=False), LBFGS)
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
-        """Rescale the gradients so that they equal the gradient of the mean loss over the whole step."""
+        """Rescale the gradients to match the mean loss over the whole step."""
         self._step_mean.rescale(optimizer, self.trainer)
         self._note_norm(optimizer)
 
@@ -458,7 +458,7 @@ class Task(LightningModule):
         self._step_plateaus()
 
     def log_reduced(self, values: Mapping[str, float]) -> None:
-        """Log values that are already reduced over all processes, in double precision.
+        """Log values in double precision. The values must already be reduced over all processes.
 
         `self.log` would convert the values to float32, which rounds counts above 2^24.
         """
@@ -472,7 +472,7 @@ class Task(LightningModule):
             self.log_dict(part, logger=None if logged else False, sync_dist=True, rank_zero_only=True)
 
     def _step_plateaus(self) -> None:
-        """Step ReduceLROnPlateau. Lightning would skip it in resumed epochs, and use metrics of earlier epochs."""
+        """Step ReduceLROnPlateau, which Lightning would skip in resumed epochs or step with earlier epochs' metrics."""
         if not self.trainer.is_last_batch:  # training ends mid-epoch
             return
         metrics = self.trainer.callback_metrics
