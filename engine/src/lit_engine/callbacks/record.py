@@ -214,7 +214,6 @@ class RunRecord(Callback):
         self.started = True
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Save metrics.csv together with the checkpoint."""
         if self.metrics is not None:
             self.metrics.save()
             checkpoint["metrics_csv"] = self.metrics.state_dict()

@@ -251,7 +251,6 @@ class TabularData(SplitData):
         return list(mean), list(std)
 
     def has_split(self, split: Split) -> bool:
-        """Return whether the table has this split."""
         return split in self.splits
 
     def inputs(self, split: Split) -> dict[int, dict[str, str]]:

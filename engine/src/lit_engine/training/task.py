@@ -352,7 +352,6 @@ class Task(LightningModule):
             self.running.scatter(running, replicas(trainer))
 
     def on_train_epoch_start(self) -> None:
-        """Reset the sums and the clock."""
         self.running = Totals()
         self._clock = Clock()
 
@@ -448,7 +447,6 @@ class Task(LightningModule):
         self._clock.skip()
 
     def on_train_epoch_end(self) -> None:
-        """Log the exact means of the epoch."""
         totals = self.running.reduce(self)
         values = {f"train/{name}": mean for name, mean in totals.means().items()}
         count, seconds = int(totals.count), self._clock.seconds
