@@ -269,7 +269,7 @@ class Saver(Callback):
         set_loop_counters(self._counters, moment)
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
-        """Delay a stop while gradients accumulate, because they are not saved. Return whether gradients accumulate."""
+        """Delay a stop while gradients are accumulated, because they are not saved. Return whether this is the case."""
         last = trainer.is_last_batch
         self._trained = True
         within = ready_batches(trainer) % accumulation_steps(trainer) != 0 and not last
