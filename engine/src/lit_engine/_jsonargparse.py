@@ -17,7 +17,7 @@ _FRAME = (
 )  # fmt: skip
 
 
-def reason_in(message: str) -> str:
+def find_reason(message: str) -> str:
     """Return the most specific reason in a nested error message. If it only lists expected types, join these types."""
     own = message[max(message.rfind("Problem with given class_path"), 0) :]  # skips the errors of other types
     lines = [re.sub(r"^\s*(- )?(Parser key .*: (?=\w)|.* callable class: )?", "", line) for line in own.splitlines()]

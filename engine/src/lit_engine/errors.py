@@ -29,10 +29,7 @@ class NonFiniteError(UserError):
 NO_ACCESS = tuple(getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM"))
 
 
-POSITIONAL = "Lightning cannot replace the sampler of a DataLoader: pass its arguments by name (batch_size=32)"
-
-
-def no_access(error: OSError) -> str | None:
+def explain_no_access(error: OSError) -> str | None:
     """Return a message for a full disk, a read-only disk or missing permissions, and None for any other error."""
     if error.errno not in NO_ACCESS or (error.filename is None and error.errno in (errno.EACCES, errno.EPERM)):
         return None

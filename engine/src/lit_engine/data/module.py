@@ -17,6 +17,7 @@ from lit_engine.distributed.processes import print_once, replicas
 from lit_engine.errors import DataError
 
 Split = Literal["train", "val", "test"]
+"""The name of a split of the data."""
 STAGES: dict[str, tuple[Split, ...]] = {"fit": ("train", "val"), "validate": ("val",)}  # other stages use `test`
 
 

@@ -67,7 +67,7 @@ def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
             print(f"note: {host} was not notified: {reason}", file=sys.stderr)
 
 
-def main_metrics(run: RunDir) -> dict[str, float]:
+def select_main_metrics(run: RunDir) -> dict[str, float]:
     """Return up to three metrics, first the main metric and then losses, each in the order test, val, train."""
     with suppress(Exception):  # the run may have no files yet, or broken files
         found = Run.read(run.path)

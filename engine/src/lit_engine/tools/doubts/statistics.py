@@ -36,7 +36,7 @@ def find_label_errors(probabilities: Floats, labels: Integers) -> tuple[Integers
     return own.argsort(kind="stable"), int(wrong.sum())
 
 
-def near_duplicates(features: Floats, labels: Integers, folds: Integers) -> list[tuple[int, int, float]]:
+def find_near_duplicates(features: Floats, labels: Integers, folds: Integers) -> list[tuple[int, int, float]]:
     """Return pairs of near-duplicates that differ in label or fold, and their distances. The closest pairs come first.
 
     The distance is 1 − cosine similarity. Each sample is only paired with its closest match.

@@ -92,7 +92,7 @@ class Run:
 
 def lower_is_better(run: Run, name: str) -> bool:
     """Return whether lower values of a metric are better, inferred from the name unless the metric is monitored."""
-    is_monitored = run.monitor is not None and base_of(run.monitor) == base_of(name)
+    is_monitored = run.monitor is not None and strip_stage(run.monitor) == strip_stage(name)
     return not run.maximize if is_monitored else bool(LOWER_IS_BETTER.search(name))
 
 
