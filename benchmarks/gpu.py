@@ -4,16 +4,17 @@
     python benchmarks/gpu.py same resume            run these parts; the file keeps the others
     python benchmarks/gpu.py --tiny --device cpu    try out the script; writes only to --out
 
-- same: trains the quickstarts without random layers on the device and on the CPU; their metrics must agree within a
-  tolerance. Then trains every overlay for one device, without such a comparison.
+- same: trains the quickstarts without random layers on the device and on the CPU, in double precision if possible, so
+  that rounding does not matter. Their metrics must agree. Then trains every overlay without such a comparison.
 - resume: compares a run that was killed with SIGKILL and resumed, with `deterministic`, to an uninterrupted run. They
   must be equal bit for bit.
+- waits: counts the operations of training steps in which the CPU waits for the device. There should be none.
 - speed: compares epochs of `fit` to hand-written loops, and to the device's matrix products (overlay `profile`).
 - mnist, fashion_mnist, multi30k: seconds from the first batch to the end of the validation that reaches a target,
   excluding start-up and data loading. Validation uses 5,000 images, or the 1,014 sentences.
 
 If a part fails, its error is recorded and the next part starts. No part starts after nine minutes. If commands are
-limited to ten minutes, use three of them: `same resume`, `speed mnist`, `fashion_mnist multi30k`.
+limited to ten minutes, use three of them: `same resume waits`, `speed mnist`, `fashion_mnist multi30k`.
 """
 
 import argparse
@@ -25,34 +26,52 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from common import DATA, RESULTS, ROOT, EpochClock, machine, terminal
 from kills import DIGITS, callbacks, content, differences
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lit_engine.project import use
 from lit_engine.run.directory import RunDir
+from lit_project.__main__ import PROJECT
 from lit_project.__main__ import main as lit_project
 from lit_project.data.mnist import FashionMNIST
 from lit_project.tasks.classification import ImageClassifier
 from plain import Plain
 
 BF16 = ["-c", "configs/overlays/bf16.yaml"]
+DOUBLE = ["--trainer.precision=64-true"]
 ON_DEVICE = ["--data.on_device=true"]
 PLAIN_DIGITS = ["-c", "configs/quickstart.yaml", "--model.net.dropout=0", "--model.net.head_dropout=0",
                 "--data.train_transforms=null", "--trainer.max_epochs=2"]  # fmt: skip
 PLAIN_TEXT = ["-c", "configs/translation_quickstart.yaml", "--model.net.dropout=0", "--trainer.max_epochs=1"]
 # Options, monitored metric, and relative tolerance for its difference from the value on the CPU.
 SAME: dict[str, tuple[list[str], str, float]] = {
-    "quickstart": (PLAIN_DIGITS, "val/loss", 1e-3),
-    "quickstart, data on the device": ([*PLAIN_DIGITS, *ON_DEVICE], "val/loss", 1e-3),
+    "quickstart": ([*PLAIN_DIGITS, *DOUBLE], "val/loss", 1e-5),
+    "quickstart, data on the device": ([*PLAIN_DIGITS, *DOUBLE, *ON_DEVICE], "val/loss", 1e-5),
     "quickstart, bf16": ([*PLAIN_DIGITS, *BF16], "val/loss", 5e-2),
-    "quickstart, compile": ([*PLAIN_DIGITS, "-c", "configs/overlays/compile.yaml"], "val/loss", 1e-3),
-    "regression_quickstart": (["-c", "configs/regression_quickstart.yaml", "--model.net.dropout=0"], "val/loss", 1e-3),
-    "translation_quickstart": (PLAIN_TEXT, "val/loss", 1e-2),
-}
+    "quickstart, compile": ([*PLAIN_DIGITS, *DOUBLE, "-c", "configs/overlays/compile.yaml"], "val/loss", 1e-5),
+    "regression_quickstart": (
+        ["-c", "configs/regression_quickstart.yaml", "--model.net.dropout=0", *DOUBLE], "val/loss", 1e-5,
+    ),
+    "translation_quickstart": ([*PLAIN_TEXT, *DOUBLE], "val/loss", 1e-5),
+}  # fmt: skip
+# Options of the runs whose waits are counted.
+TRANSFORMER = ["--model.net=TransformerSeq2Seq", "--model.net.size=64"]
+WAITS: dict[str, list[str]] = {
+    "quickstart, mixup, ema": [*PLAIN_DIGITS[:2], "-c", "configs/overlays/mixup.yaml",
+                               "-c", "configs/overlays/ema.yaml"],
+    "regression_quickstart, accumulate": ["-c", "configs/regression_quickstart.yaml",
+                                          "--trainer.accumulate_grad_batches=2"],
+    "translation_quickstart, bf16": ["-c", "configs/translation_quickstart.yaml", *BF16],
+    "translation_quickstart, Transformer": ["-c", "configs/translation_quickstart.yaml", *TRANSFORMER],
+    "fashion_mnist_resnet20, data on the device": ["-c", "configs/fashion_mnist_resnet20.yaml", f"--data.root={DATA}",
+                                                   *ON_DEVICE],
+}  # fmt: skip
 OVERLAYS = ("accumulate", "augment", "cutmix", "early_stopping", "ema", "erasing", "flips", "label_smoothing", "mixup",
             "nan_guard", "no_decay", "swa")  # fmt: skip
 BY_HAND = ("fashion_mnist_mlp", "fashion_mnist_cnn", "fashion_mnist_resnet20")
@@ -85,6 +104,33 @@ class TimeTo(Callback):
         if self.begin and TimeTo.seconds is None and trainer.callback_metrics[self.metric] >= self.target:
             TimeTo.seconds = time.perf_counter() - self.begin
             trainer.should_stop = True
+
+
+class Waits(Callback):
+    """Callback that records where the CPU waits for CUDA in the third and fourth batch, in `Waits.places`."""
+
+    places: ClassVar[list[str]] = []
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, i: int
+    ) -> None:
+        """Start recording after the second batch, and stop after the fourth."""
+        if i == 1:
+            self.caught = warnings.catch_warnings(record=True)
+            self.warned = self.caught.__enter__()
+            warnings.simplefilter("always")
+            watch_waits(True)
+        elif i == 3:
+            watch_waits(False)
+            self.caught.__exit__()
+            waits = [one for one in self.warned or [] if "synchronizing CUDA operation" in str(one.message)]
+            Waits.places = [f"{one.filename}:{one.lineno}" for one in waits]
+
+
+def watch_waits(on: bool) -> None:
+    """Turn warnings about operations that wait for CUDA on or off."""
+    if torch.cuda.is_available():
+        torch.cuda.set_sync_debug_mode("warn" if on else "default")
 
 
 class GPU:
@@ -124,14 +170,12 @@ class GPU:
 
     def same(self) -> dict[str, Any]:
         """Compare metrics on the device and on the CPU."""
-        torch.backends.cudnn.allow_tf32 = False  # its 10-bit mantissa is too short for the tolerance
         found = {}
         for name, (options, metric, tolerance) in SAME.items():
             plain = [*options[:2], *(o for o in options[2:] if "configs/" not in o and o not in ("-c", *ON_DEVICE))]
             on_cpu, here = (self.fit(o, d).metrics()["fit"][metric] for o, d in ((plain, "cpu"), (options, None)))
             fine = abs(here - on_cpu) <= tolerance * abs(on_cpu)
             found[name] = {"cpu": on_cpu, "device": here, "tolerance": tolerance, "same": fine}
-        torch.backends.cudnn.allow_tf32 = True
         for overlay in OVERLAYS:
             options = ["-c", "configs/quickstart.yaml", "-c", f"configs/overlays/{overlay}.yaml"]
             found[f"quickstart, {overlay}"] = {"val/accuracy": self.fit(options).metrics()["fit"]["val/accuracy"]}
@@ -160,6 +204,17 @@ class GPU:
         run("fit", "--run", str(saved.parents[1]))
         different = differences(*(content(self.folder / "quickstart" / name) for name in ("whole", "killed")))
         return {"status of the killed one": status, "different": different[:20], "same": status < 0 and not different}
+
+    def waits(self) -> dict[str, Any]:
+        """Count the waits for the device in two batches of each kind of run."""
+        found: dict[str, Any] = {}
+        for name, options in WAITS.items():
+            watched = [*options, "--trainer.max_epochs=1", "--trainer.limit_train_batches=9", "--model.schedulers=null"]
+            Waits.places = ["not measured"]
+            self.fit([*watched, '--trainer.callbacks+={"class_path": "gpu.Waits"}'])
+            places = sys.modules["gpu"].Waits.places
+            found[name] = {"waits in two batches": len(places), "places": places}
+        return found
 
     def speed(self) -> dict[str, Any]:
         """Compare seconds per epoch to a hand-written loop, and measure the utilization with the `profile` overlay."""
@@ -219,7 +274,7 @@ def device() -> dict[str, Any]:
 def main() -> None:
     """Run the requested parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ["same", "resume", "speed", *RECORDS]
+    names = ["same", "resume", "waits", "speed", *RECORDS]
     parser.add_argument("parts", nargs="*", default=names, metavar="PART", help=f"parts, from {', '.join(names)}")
     parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu")
     parser.add_argument("--tiny", action="store_true", help="use only a few batches")
@@ -230,6 +285,7 @@ def main() -> None:
         parser.error(f"unknown part {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
     out = options.out.resolve() if options.out else None if options.tiny else RESULTS / "gpu.json"
     os.chdir(ROOT)
+    use(PROJECT)  # in case it is not installed
     begun = time.perf_counter()
     parts = json.loads(out.read_text())["parts"] if out and out.exists() else {}
     failed = False
@@ -244,7 +300,7 @@ def main() -> None:
             except Exception as error:
                 traceback.print_exc()
                 found, failed = {"error": repr(error)}, True
-        parts[name] = {**found, "part took": time.perf_counter() - start}
+        parts[name] = {**found, "part took": time.perf_counter() - start, "date": machine()["date"]}
         print(json.dumps({name: parts[name]}, indent=2), flush=True)
         if out:  # after each part, in case the script is interrupted
             out.write_text(json.dumps({"device": device(), "machine": machine(), "parts": parts}, indent=2) + "\n")

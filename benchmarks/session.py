@@ -41,7 +41,7 @@ STEPS: list[tuple[str, str, int, int]] = [
         3,
     ),
     (
-        "Predict it in an environment that has neither torch nor this project:",
+        "Predict the same digit in an environment that has neither torch nor this project:",
         "uv venv --quiet elsewhere\n"
         "uv pip install --quiet --python elsewhere onnxruntime pillow\n"
         "elsewhere/bin/python classify.py RUN/export/model.onnx digit.png",
@@ -128,8 +128,8 @@ def main() -> None:
         lines = [
             "# A first session",
             "",
-            "This session, from a clone to an exported model, was recorded by `python benchmarks/session.py` on",
-            f"{about['cores']} cores of {about['cpu'].replace('(R)', '')}. The times are wall-clock times, {{total}}",
+            "`python benchmarks/session.py` recorded this session, from a clone to an exported model, on a machine",
+            f"with {about['cores']} cores ({about['cpu'].replace('(R)', '')}). All commands together took {{total}}",
             "",
         ]
         total = 0.0
@@ -148,7 +148,7 @@ def main() -> None:
                 lines += ["```text", text, "```", ""]
             lines += [f"{seconds:.1f} s.", ""]
         lines += ["The pages work without a network or a server:", "", *pictures(folder)]
-    text = "\n".join(lines).replace("{total}", f"{total / 60:.1f} minutes in total.")
+    text = "\n".join(lines).replace("{total}", f"{total / 60:.1f} minutes.")
     (DOCS / "session.md").write_text(text.rstrip() + "\n")
 
 

@@ -1,13 +1,13 @@
 """Families of examples, from which `init_project.py` assembles a project.
 
-Each family has patterns for its files, and keys for its lines in shared files. In a pattern, `PACKAGE` is the package
-folder, and `*` also matches slashes. A key is the first word of a line, with or without quotes.
-Lines are removed if no kept family lists their key. Files not listed by any family remain in the template only.
+Each family lists patterns for its own files and keys for its lines in shared files. In a pattern, `PACKAGE` stands for
+the package folder, and `*` also matches slashes. A key is the first word of a line, with or without quotes. Such a line
+is removed unless the project keeps a family that lists its key. Files that match no pattern stay in the template.
 
-In Markdown files, `<!-- only: regression, table -->` starts text that a project receives if it keeps one of these
-families, and `<!-- end -->` ends it. Text marked `<!-- only: template -->` appears in no project. Put both markers on
-separate lines around paragraphs, or within a line. For a list item or table row, put the first at the end of the line
-above.
+A Markdown file can contain sections for some families. A section starts with an `only` comment, which lists the
+families, and ends with an `end` comment (see `keep_sections`). Text for `template` never appears in a project. Put
+both comments on lines of their own around paragraphs, or use them within a line. For a list item or a table row, put
+the start comment at the end of the previous line.
 """
 
 import re
@@ -18,7 +18,7 @@ PYPROJECT, MAIN = "pyproject.toml", "PACKAGE/__main__.py"
 
 
 class Family(NamedTuple):
-    """Glob patterns for a family's files, and a mapping from each shared file to the keys of the family's lines."""
+    """Glob patterns for a family's own files, and keys for the family's lines in each shared file."""
 
     files: str
     keys: dict[str, str]
@@ -90,7 +90,7 @@ FAMILIES = {
     "kubernetes": Family(files="scripts/kubernetes.yaml", keys={}),
 }
 
-# Keys of lines that appear in the template only.
+# Keys of lines that no project contains.
 OURS = {
     PYPROJECT: "benchmarks ipykernel jsonschema kubeflow-trainer-api mkdocstrings-python nbclient playwright timm "
     "zensical",
@@ -104,7 +104,7 @@ def belongs(path: str, family: str, package: str) -> bool:
 
 
 def dropped_keys(keep: tuple[str, ...]) -> dict[str, set[str]]:
-    """Return the keys to remove from each file because no kept family lists them."""
+    """Return the keys whose lines are removed from each shared file when only these families are kept."""
     kept = {(file, key) for name in keep for file, keys in FAMILIES[name].keys.items() for key in keys.split()}
     found: dict[str, set[str]] = {}
     for owned in (OURS, *(family.keys for family in FAMILIES.values())):
@@ -114,10 +114,10 @@ def dropped_keys(keep: tuple[str, ...]) -> dict[str, set[str]]:
 
 
 def keep_sections(text: str, keep: tuple[str, ...]) -> str:
-    """Resolve the `<!-- only: … -->` markers of a Markdown page, and remove the text of families that are not kept.
+    """Remove the markers from a Markdown page, and the sections of families that are not kept.
 
     Raises:
-        ValueError: If a marker lists an unknown family or is unpaired.
+        ValueError: A marker lists an unknown family or is unpaired.
     """
 
     def resolve(found: re.Match[str]) -> str:

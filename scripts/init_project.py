@@ -1,11 +1,9 @@
-"""Create your own project from this template, with your name and the examples that you keep.
+"""Create your own project from this template, with a new name and the example families of your choice.
 
-    python scripts/init_project.py NAME                               create ../NAME, with dashes
-    python scripts/init_project.py NAME --dir FOLDER --keep classification
-    python scripts/init_project.py NAME --here                        convert this copy of the template
-    python scripts/init_project.py NAME --dry-run                     only list the files
+By default, the project is created in ../NAME (with dashes) and keeps all families. Use `--here` to convert this copy of
+the template instead, and `--dry-run` to only list the files. For more details, see docs/make-it-yours.md.
 
-See docs/make-it-yours.md.
+    python scripts/init_project.py NAME --keep=classification
 """
 
 import argparse
@@ -28,7 +26,7 @@ from vendor import build_wheel, reduce_lock
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ".template.toml"
 LOCK = "requirements.lock"
-OWN_FILES = "scripts/project/"  # files that replace the template's own in a project
+OWN_FILES = "scripts/project/"  # In a project, these files replace the template's files of the same name.
 
 
 class TemplateError(Exception):
@@ -40,12 +38,12 @@ def main(args: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("name", help="package name (lower-case letters, digits, underscores); the command uses dashes")
-    add("--dir", type=Path, help="folder of the project, which must be empty or missing; default: next to this one")
+    add("--dir", type=Path, help="project folder, which must be empty or not exist yet; default: next to the template")
     add("--here", action="store_true", help="convert this checkout into the project")
     add("--keep", default=",".join(FAMILIES), help="families of examples to keep; default: %(default)s")
     add("--no-git", action="store_true", help="do not create a git repository")
     add("--dry-run", action="store_true", help="only list the files")
-    # Set by update_project.py, because a project's own name is always taken.
+    # update_project.py sets this to skip the name check, because the project's own name is already in use.
     add("--again", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(args)
     try:
@@ -56,7 +54,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def init(options: argparse.Namespace) -> int:
-    """Create the project. All checks are done, and all files are in memory, before anything is written."""
+    """Create the project. Nothing is written until all checks have passed and all files are in memory."""
     keep = choose_families(options.keep)
     sources, commit = template_files()
     if not options.again:
@@ -64,7 +62,7 @@ def init(options: argparse.Namespace) -> int:
     place = (options.dir or ROOT.parent / options.name.replace("_", "-")).expanduser().absolute()
     if options.here:
         if options.dir or not commit:
-            raise TemplateError("--here requires a git repository and excludes --dir")
+            raise TemplateError("--here requires a git repository and cannot be combined with --dir")
         place = ROOT
     elif place.resolve().is_relative_to(ROOT):
         raise TemplateError(f"{place} is inside the template: choose a folder elsewhere with --dir, or use --here")
@@ -95,7 +93,7 @@ def init(options: argparse.Namespace) -> int:
 
 
 def choose_families(keep: str) -> tuple[str, ...]:
-    """Return classification and the families listed by `--keep a,b`, in the order of `FAMILIES`."""
+    """Return the families listed by `--keep`, always including classification, in the order of `FAMILIES`."""
     names = {"classification", *(name.strip() for name in keep.split(",") if name.strip())}
     for name in sorted(names - set(FAMILIES)):
         raise TemplateError(f"--keep {name}: unknown family; choose from {', '.join(FAMILIES)}")
@@ -114,7 +112,7 @@ def git(folder: Path, *args: str, check: bool = True, env: Mapping[str, str] | N
 def template_files() -> tuple[dict[str, bytes], str]:
     """Return the content of all tracked files by path, and the commit.
 
-    In an unpacked archive without git, returns the files not listed in .gitignore, and an empty commit.
+    For an unpacked archive without git, return all files that .gitignore does not exclude, and an empty commit id.
     """
     if (ROOT / ".git").exists():
         if changed := git(ROOT, "status", "--porcelain"):
@@ -136,7 +134,7 @@ def check_name(name: str, paths: Iterable[str]) -> None:
         hint = f"; try {plain}" if re.match(r"[a-z]", plain) else ""
         raise TemplateError(f"{name!r} is not a package name: use lower-case letters a to z, digits, underscores{hint}")
     modules = {part for path in paths if path.endswith(".py") for part in PurePosixPath(path).with_suffix("").parts}
-    # Package names in the lock are taken even if the packages are not installed.
+    # The names of locked packages are reserved even if the packages are not installed.
     locked = re.findall(r"^([a-z0-9.-]+)==", (ROOT / LOCK).read_text(), re.MULTILINE)
     for taken, what in (
         (keyword.iskeyword(name) or name in sys.stdlib_module_names, "a keyword or module of Python"),
@@ -190,7 +188,7 @@ def generate(sources: Mapping[str, bytes], name: str, keep: tuple[str, ...], com
 
 
 def remove_keys(text: str, keys: Iterable[str], path: str) -> str:
-    """Remove all lines that start with a key. If there are none, remove list items that start with it."""
+    """Remove the lines that start with each key. If there are none, remove the list items that start with the key."""
     for key in keys:
         word = rf"{re.escape(key)}(?![\w.-])"
         item = rf'"{word}[^",]*"(?:: "[^"]*")?'
@@ -199,12 +197,12 @@ def remove_keys(text: str, keys: Iterable[str], path: str) -> str:
             if count:
                 break
         else:
-            raise TemplateError(f"{path} has no line that starts with {key}, which scripts/families.py lists")
+            raise TemplateError(f"{path} has no line that starts with {key}: remove the key from scripts/families.py")
     return text
 
 
 def table(kept: Mapping[str, bytes]) -> str:
-    """Return the README's table of configs, each with the first sentence of its header."""
+    """Return the README's table of configs, which quotes the first sentence of each config's header."""
     rows = ["| config | what |\n| --- | --- |\n"]
     for path in sorted(path for path in kept if re.fullmatch(r"configs/\w+\.yaml", path)):
         header = re.split(r"\n(?:#\n|(?!#))", kept[path].decode())[0]
@@ -214,9 +212,9 @@ def table(kept: Mapping[str, bytes]) -> str:
 
 
 def rename(text: str, old: str, new: str) -> str:
-    """Replace the old name, in lower or upper case, where it is a whole word or delimited by underscores or dashes.
+    """Replace the old name in lower or upper case if it is a whole word or delimited by underscores or dashes.
 
-    `lit_x` is replaced in `test_lit_x_runs`, `lit-x` and `LIT_X_DEBUG`, but not in `split_x` or `lit_xs`.
+    For example, `lit_x` is replaced in `test_lit_x_runs`, `lit-x` and `LIT_X_DEBUG`, but not in `split_x` or `lit_xs`.
     """
 
     def spelled(found: re.Match[str]) -> str:
@@ -228,19 +226,19 @@ def rename(text: str, old: str, new: str) -> str:
 
 
 def rename_content(file: bytes, old: str, new: str) -> bytes:
-    """Return the content of a file after `rename`. The content of binary files is returned unchanged."""
+    """Apply `rename` to the content of a file. Binary files are returned unchanged."""
     return file if b"\0" in file else rename(file.decode(), old, new).encode()
 
 
 def format_code(place: Path) -> None:
-    """Format the project, because the new name changes the order of imports and the lengths of lines."""
+    """Format the project, because the new name can affect import order and line lengths."""
     folders = [Path(sys.executable).parent, ROOT / ".venv" / "bin", os.environ.get("PATH", "")]
     ruff = shutil.which("ruff", path=os.pathsep.join(map(str, folders)))
     if ruff is None:
-        print("not formatted, because ruff was not found; before `make lint`, run this in the new folder:")
+        print("the code is not formatted, because ruff was not found: run this in the new folder before `make lint`:")
         print("  make setup && .venv/bin/ruff check --fix . && .venv/bin/ruff format .")
         return
-    # The formatter does not shorten strings and docstrings, so lines that are now too long get a noqa comment.
+    # The formatter does not wrap strings and docstrings, so ruff adds a noqa comment to lines that are now too long.
     for step in (["check", "--fix-only", "--select=I"], ["format"], ["check", "--select=E501", "--add-noqa"]):
         command = [ruff, *step, "--quiet", "--no-cache", "."]
         subprocess.run(command, cwd=place, capture_output=True)

@@ -1,8 +1,8 @@
-"""Add a task to this project: data, a config and a test. The task trains on synthetic data in seconds.
+"""Add a task to this project, including data, a config and a test. The task trains on synthetic data in seconds.
 
-    python scripts/new_task.py NAME --kind KIND               KIND: a folder in scripts/task_kinds/
+The kinds of tasks are the folders in scripts/task_kinds. After running the script, edit the lines marked "yours".
 
-Then edit the lines marked "yours".
+    python scripts/new_task.py NAME --kind=KIND
 """
 
 import argparse
@@ -86,7 +86,7 @@ def to_camel_case(name: str) -> str:
 
 
 def fill_placeholders(text: str, name: str, package: str) -> str:
-    """Fill in the placeholders of a template."""
+    """Replace the placeholders in a template."""
     words = {
         "TASK_NAME": name,
         "TaskName": to_camel_case(name),
@@ -97,7 +97,7 @@ def fill_placeholders(text: str, name: str, package: str) -> str:
 
 
 def format_code(paths: list[str]) -> None:
-    """Format Python files if ruff is installed, because the name changes the lengths of lines."""
+    """Format Python files if ruff is installed, because the name can affect line lengths and import order."""
     ruff = shutil.which("ruff", path=Path(sys.executable).parent) or shutil.which("ruff")
     for step in (["check", "--fix-only", "--select=I"], ["format"]) if ruff else ():
         subprocess.run([str(ruff), *step, "--quiet", "--no-cache", *paths], cwd=ROOT, check=False)

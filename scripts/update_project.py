@@ -1,11 +1,10 @@
 """Update a project with the changes made to this template since the project was created.
 
-    python scripts/update_project.py PROJECT_FOLDER            merge the changes, but commit nothing
-    python scripts/update_project.py PROJECT_FOLDER --check    exit with status 1 if there are changes
+Generates the project twice, from the template commit recorded in its `.template.toml` and from the current commit, and
+applies the difference to the project. The library's wheel is replaced, and all other files are merged line by line. The
+changes are staged but not committed. For more details, see docs/make-it-yours.md.
 
-Generates the project from the commit recorded in its `.template.toml` and from the current commit, and applies the
-difference to the project. The wheel of the library is replaced, and other files are merged line by line. See
-docs/make-it-yours.md.
+    python scripts/update_project.py PROJECT_FOLDER
 """
 
 import argparse
@@ -23,10 +22,10 @@ from init_project import RECORD, ROOT, TemplateError, git, template_files
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run the command. Return exit status 1 for errors, conflicts, and with `--check` if there are changes."""
+    """Run the command. Return exit status 1 after an error or a conflict, or if `--check` finds changes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("project", type=Path, help="folder of the project, without uncommitted changes")
-    parser.add_argument("--check", action="store_true", help="only list the files that would change")
+    parser.add_argument("--check", action="store_true", help="only list changes; exit with status 1 if there are any")
     options = parser.parse_args(args)
     try:
         return update(options.project.resolve(), options.check)
@@ -42,13 +41,13 @@ def update(project: Path, check: bool) -> int:
     old = commit_of(answers)
     if not git(ROOT, "ls-tree", old, "engine"):
         raise TemplateError(
-            f"{project} contains a copy of the engine, from before the library became a package: create a new project "
+            f"{project} was created before the library became a package, so it cannot be updated: create a new project "
             "with init_project.py and move your files into it"
         )
     with tempfile.TemporaryDirectory(prefix="update-project-") as folder:
         before = regenerate(old, answers, Path(folder, "before"), project)
         after = regenerate(commit, answers, Path(folder, "after"), project)
-        shutil.copy(project / RECORD, before)  # so that the record never conflicts
+        shutil.copy(project / RECORD, before)  # prevents merge conflicts in the record
         base, new = (tree(project, made, Path(folder)) for made in (before, after))
     newer = [path for path in changed(project, base, new) if path != RECORD]
     if check or not newer:
@@ -60,7 +59,7 @@ def update(project: Path, check: bool) -> int:
 def commit_of(answers: Mapping[str, Any]) -> str:
     """Return the template commit that generated a project, or a commit with the same files.
 
-    A repository created by "Use this template" has the same files but different commits.
+    A repository created with GitHub's "Use this template" button has the same files but different commits.
     """
     old, files = answers["commit"], answers.get("tree")
     if git(ROOT, "rev-parse", "--verify", "--quiet", f"{old}^{{commit}}", check=False) == old:
@@ -87,13 +86,13 @@ def recorded(project: Path) -> dict[str, Any]:
 
 
 def regenerate(commit: str, answers: dict[str, Any], folder: Path, project: Path) -> Path:
-    """Generate the project from a commit of the template, with that commit's init_project.py."""
+    """Generate the project from a template commit, using the init_project.py from the same commit."""
     checkout, made = folder / "template", folder / "project"
     git(ROOT, "clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(checkout))
     git(checkout, "checkout", "--quiet", "--detach", commit)
     command = [sys.executable, str(checkout / "scripts" / "init_project.py"), answers["name"], f"--dir={made}"]
     command += [f"--keep={','.join(answers['keep'])}", "--no-git", "--again"]
-    # Format both versions with the same ruff.
+    # Both versions must be formatted by the same version of ruff.
     path = os.pathsep.join([*(str(root / ".venv" / "bin") for root in (project, ROOT)), os.environ.get("PATH", "")])
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env={**os.environ, "PATH": path})
     if not (made / RECORD).exists():
@@ -102,14 +101,14 @@ def regenerate(commit: str, answers: dict[str, Any], folder: Path, project: Path
 
 
 def tree(project: Path, files: Path, scratch: Path) -> str:
-    """Add files to the project's object store without changing the project, and return their tree."""
+    """Add files to the project's git object store and return their tree. The working tree is not changed."""
     index = {**os.environ, "GIT_INDEX_FILE": str(scratch / f"index-{files.parent.name}")}
     git(project, f"--work-tree={files}", "add", "--all", "--force", ".", env=index)
     return git(project, "write-tree", env=index)
 
 
 def changed(project: Path, *what: str) -> list[str]:
-    """Return the files that `git diff` lists with these arguments."""
+    """Return the paths of the files that `git diff` lists for these arguments."""
     return [path for path in git(project, "diff", "--name-only", "-z", *what).split("\0") if path]
 
 

@@ -1,6 +1,6 @@
 """Build the library's wheel for generated projects, and reduce the lock to the packages that a project needs.
 
-No network or build tool is needed. The build is reproducible, so that an update can tell whether the wheel has changed.
+No network or build tool is needed. The build is reproducible, so an update can detect whether the wheel has changed.
 """
 
 import base64
@@ -15,13 +15,13 @@ PYPROJECT, SOURCES = "engine/pyproject.toml", "engine/src/"
 
 
 def build_wheel(files: Mapping[str, bytes]) -> tuple[str, bytes]:
-    """Build the wheel of the library.
+    """Build the library's wheel.
 
     Args:
         files: Content of the template's files by path.
 
     Returns:
-        File name and content of the wheel.
+        The file name and the content of the wheel.
     """
     project = tomllib.loads(files[PYPROJECT].decode())["project"]
     version = re.search(r'^__version__ = "(.*)"', files[f"{SOURCES}lit_engine/__init__.py"].decode(), re.MULTILINE)
@@ -47,7 +47,7 @@ def build_wheel(files: Mapping[str, bytes]) -> tuple[str, bytes]:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as wheel:
         for path, file in content.items():
-            entry = zipfile.ZipInfo(path)  # has the fixed time 1980-01-01
+            entry = zipfile.ZipInfo(path)  # The default timestamp is 1980-01-01.
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
             wheel.writestr(entry, file)
     return f"{name}-py3-none-any.whl", buffer.getvalue()
@@ -58,11 +58,11 @@ def _digest(content: bytes) -> str:
 
 
 def reduce_lock(lock: str, pyproject: str, wheel: str, content: bytes) -> str:
-    """Return the lock of a project, with the wheel pinned by its hash and the packages that the project needs.
+    """Return a project's lock, which pins the wheel by its hash and lists only the packages that the project needs.
 
     Args:
         lock: The template's requirements.lock, whose comments list the dependents of each package.
-        pyproject: The project's pyproject.toml, without unneeded dependencies.
+        pyproject: The project's pyproject.toml, from which unneeded dependencies have already been removed.
         wheel: File name of the wheel.
         content: Content of the wheel.
     """

@@ -41,7 +41,7 @@ def test_from_one_data_set_to_another(lit, small_data):
         ['{"body.": "net."}'],
     )
     assert unknown.status == 2
-    assert "no weight's name starts with 'body.'; names start with net" in unknown.err
+    assert "no weight name starts with 'body.'; names start with net" in unknown.err
 
 
 def test_a_trained_run_needs_no_weights_from_elsewhere(lit, image_folder, imagenet_weights, tmp_path):

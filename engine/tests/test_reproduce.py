@@ -105,7 +105,7 @@ def test_changed_data_are_found_before_training(lit, fitted):
     edit(fitted, data={**fitted.entries()[0]["data"], "val": "0"})
     done = lit("reproduce runs/quickstart/a --here")
     assert done.status == 2
-    assert done.err.splitlines()[-1].endswith("runs/quickstart/a cannot be reproduced: its data have changed (val)")
+    assert done.err.splitlines()[-1].endswith("runs/quickstart/a cannot be reproduced: the data have changed (val)")
     assert "val/loss" not in done.out
     assert not list(Path("reproductions").rglob("*.yaml"))
     assert git("worktree", "list").count("\n") == 1
@@ -114,13 +114,13 @@ def test_changed_data_are_found_before_training(lit, fitted):
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
-        ({"status": None}, "it is killed, and only a finished run can be compared"),
-        ({"status": 143}, "it is stopped"),
-        ({"git": None}, "it has no commit, because its code was not in a Git repository"),
+        ({"status": None}, "the run is killed, but only finished runs can be compared"),
+        ({"status": 143}, "the run is stopped"),
+        ({"git": None}, "no commit was recorded, because the code was not in a Git repository"),
         ({"git": {"commit": "0" * 40, "dirty": False}}, "git worktree failed"),
-        ({"git": {"commit": "HEAD", "dirty": True}}, "its code had uncommitted changes, which were not recorded"),
-        ({"init_from": "weights.ckpt"}, "its initial weights, weights.ckpt, do not exist"),
-        ({"fork": {"run": "runs/gone", "step": 3}}, "it was forked from runs/gone, which does not exist"),
+        ({"git": {"commit": "HEAD", "dirty": True}}, "the code had uncommitted changes, which were not recorded"),
+        ({"init_from": "weights.ckpt"}, "the initial weights weights.ckpt do not exist"),
+        ({"fork": {"run": "runs/gone", "step": 3}}, "the run was forked from runs/gone, which does not exist"),
     ],
 )
 def test_what_cannot_be_reproduced_is_rejected_in_one_line(lit, trained, facts, why):
@@ -142,7 +142,7 @@ def test_runs_without_provenance_or_with_several_versions_are_rejected(lit, trai
     (trained / "config.1.yaml").touch()
     assert "different code, options or versions (config.1.yaml)" in lit("reproduce", trained).err
     (trained / "provenance.json").unlink()
-    assert "it has no provenance.json" in lit("reproduce", trained).err
+    assert "provenance.json, which records the commit, is missing" in lit("reproduce", trained).err
     assert "No such file" not in lit("reproduce runs/quickstart/tinny").err
 
 

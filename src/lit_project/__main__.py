@@ -1,4 +1,4 @@
-"""Configures the library for this project, and runs `lit-project` and `python -m lit_project`."""
+"""Configuration of the library for this project, and the entry point of `lit-project` and `python -m lit_project`."""
 
 from collections.abc import Sequence
 
@@ -7,16 +7,16 @@ from lit_engine.project import Project
 
 PROJECT = Project(
     name="lit_project",
-    # values that the model gets from the data: attribute of the data module → argument of the task or its net
+    # The data module sets these arguments of the task or its net. The keys are attributes of the data module.
     links={
-        # classification: ImageData → ImageClassifier and its net
+        # classification: from ImageData to ImageClassifier and its net
         "class_names": "class_names",
         "class_counts": "class_counts",
         "mean": "mean",
         "std": "std",
         "num_classes": "net.init_args.num_classes",
         "input_shape": "net.init_args.input_shape",
-        # regression: TabularData → Regressor and its net
+        # regression: from TabularData to Regressor and its net
         "feature_names": "feature_names",
         "target_names": "target_names",
         "feature_mean": "feature_mean",
@@ -25,18 +25,18 @@ PROJECT = Project(
         "target_std": "target_std",
         "input_size": "net.init_args.input_size",
         "output_size": "net.init_args.output_size",
-        # table: numeric and text columns → the net that processes them
+        # table: numeric and text columns for the net
         "columns": "net.init_args.columns",
-        # sequence: tokenised texts → their pretrained encoder
+        # sequence: the name, config and tokenizer of the pretrained encoder
         "encoder": "net.init_args.encoder",
-        # translation: TranslationData → Translator and its net
+        # translation: from TranslationData to Translator and its net
         "vocabularies": "vocabularies",
         "source_size": "net.init_args.source_size",
         "target_size": "net.init_args.target_size",
         "max_source_length": "net.init_args.max_source_length",
     },
     functions={"timm.create_model": "TimmNet"},
-    # commands without a config: `module:function`, which receives the remaining arguments
+    # Commands that need no config. Each function receives the remaining arguments.
     commands={"translate": "tasks.translation.command:translate"},
 )
 

@@ -50,7 +50,7 @@ def test_the_time_to_an_accuracy(measured):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_device_computes_what_the_cpu_computes_and_resumes_exactly(measured):
-    parts = measured("same", "resume")
+    parts = measured("same", "resume", "waits")
     compared = [row for row in parts["same"].values() if isinstance(row, dict) and "cpu" in row]
     assert len(compared) == 6
     assert all(row["same"] for row in compared)
@@ -58,6 +58,8 @@ def test_the_device_computes_what_the_cpu_computes_and_resumes_exactly(measured)
     assert parts["resume"]["status of the killed one"] == -9
     assert parts["resume"]["different"] == []
     assert parts["resume"]["same"]
+    counts = [row["waits in two batches"] for row in parts["waits"].values() if isinstance(row, dict)]
+    assert counts == [0] * 5  # a CPU has nothing to wait for; without an observation there would be one
 
 
 @pytest.mark.slow

@@ -4,7 +4,13 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from lit_project.data.augmentation import RandomAffine, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from lit_project.data.augmentation import (
+    RandomAffine,
+    RandomCrop,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+)
 from pixels import images, windows
 
 
@@ -55,6 +61,41 @@ def test_resized_crop_draws_area_and_proportions_as_defined():
     assert areas.mean().item() == pytest.approx(0.3, abs=0.005)
     assert ratios.log().mean().item() == pytest.approx(0, abs=0.03)
     assert (ratios.min(), ratios.max()) == (pytest.approx(0.5, abs=0.02), pytest.approx(2.0, abs=0.07))
+
+
+def erased_boxes(erased):
+    """Return top, left, height and width of the part of each image `(B, 1, H, W)` that is 0; zeros if there is none."""
+    boxes = []
+    for image in erased[:, 0]:
+        y, x = (image == 0).nonzero().unbind(1)
+        box = (
+            [int(y.min()), int(x.min()), int(y.max() - y.min()) + 1, int(x.max() - x.min()) + 1] if len(y) else [0] * 4
+        )
+        assert len(y) == box[2] * box[3]
+        boxes.append(box)
+    return torch.tensor(boxes)
+
+
+def test_erasing_covers_as_many_pixels_as_torchvisions():
+    torch.manual_seed(0)
+    batch = torch.ones(3000, 1, 28, 28)
+    boxes = erased_boxes(RandomErasing(p=0.4)(batch))
+    theirs = erased_boxes(torch.stack([v2.RandomErasing(p=0.4)(image) for image in batch]))
+    assert boxes[:, 2].count_nonzero().item() == pytest.approx(3000 * 0.4, abs=5 * (3000 * 0.24) ** 0.5)
+    for statistic in (lambda b: b[:, 2] * b[:, 3], lambda b: b[:, 0], lambda b: b[:, 1], lambda b: b[:, 2]):
+        ours, expected = (statistic(part[part[:, 2] > 0]).double() for part in (boxes, theirs))
+        assert ours.mean().item() == pytest.approx(expected.mean().item(), rel=0.06)
+        assert ours.std().item() == pytest.approx(expected.std().item(), rel=0.06)
+
+
+def test_erasing_keeps_the_dtype_and_all_channels_get_the_same_value():
+    torch.manual_seed(0)
+    batch = torch.full((50, 3, 9, 12), 5, dtype=torch.uint8)
+    erased = RandomErasing(p=1, scale=(0.25, 0.25), ratio=(1.0, 1.0), fill=7)(batch)
+    assert erased.dtype == torch.uint8
+    assert (erased == erased[:, :1]).all()
+    assert (erased == 7).sum(dim=(1, 2, 3)).unique().tolist() == [3 * 5 * 5]  # the side is √(0.25 · 9 · 12) ≈ 5.2
+    assert torch.equal(RandomErasing(p=1, scale=(2.0, 2.0))(batch), batch)  # too large to fit
 
 
 def test_affine_is_torchvisions_for_the_same_draw(monkeypatch):

@@ -117,7 +117,7 @@ def test_the_task_trains_on_mixtures_and_reports_the_expected_accuracy(trainer):
 
 @pytest.mark.parametrize("loss", [FocalLoss(), nn.NLLLoss()], ids=["focal", "nll"])
 def test_a_loss_without_soft_targets_is_refused(loss):
-    with pytest.raises(ValueError, match=f"{type(loss).__name__} does not: use"):
+    with pytest.raises(ValueError, match=f"{type(loss).__name__} rejects them: use"):
         classifier(loss=loss, mixing=Mixing(mixup_alpha=0.2))
     classifier(loss=SmoothedCrossEntropy(), mixing=Mixing(mixup_alpha=0.2))
 

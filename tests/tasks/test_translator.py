@@ -1,11 +1,13 @@
 """The translation task: exact gradients and metrics, schedules, self-contained checkpoints."""
 
 import math
+from copy import deepcopy
 from functools import partial
 
 import pytest
 import sacrebleu
 import torch
+from torch.distributions import Categorical, kl_divergence
 from torch.nn import functional as F
 from translation_data import few, translator
 
@@ -13,7 +15,7 @@ from lit_engine.callbacks.averaging import EMA
 from lit_project.models.seq2seq.search import Decoding
 from lit_project.tasks.translation.figures import Translations
 from lit_project.tasks.translation.task import is_best
-from lit_project.text.vocabulary import UNK
+from lit_project.text.vocabulary import EOS, PAD, UNK
 from saving import SaveAt
 from translation_run import SIZES
 
@@ -32,13 +34,48 @@ def trained(trainer, data, dropout=0.0, options=None, **kwargs):
     return weights(task)
 
 
-@pytest.mark.parametrize(("split", "smoothing"), [({"batch_size": 3}, 0.1), ({"batch_tokens": 23}, 0.0)])
-def test_micro_batches_of_any_size_give_the_gradient_of_the_big_batch(trainer, split, smoothing):
-    options = {"label_smoothing": smoothing}
+@pytest.mark.parametrize(
+    ("split", "options"),
+    [
+        ({"batch_size": 3}, {"label_smoothing": 0.1}),
+        ({"batch_tokens": 23}, {}),
+        ({"batch_size": 3}, {"r_drop": 5.0}),
+    ],
+)
+def test_micro_batches_of_any_size_give_the_gradient_of_the_big_batch(trainer, split, options):
     whole = trained(trainer, few(batch_size=20), options=options)
     parts = trained(trainer, few(**split), options=options, accumulate_grad_batches=100)
     assert difference(whole, weights(translator(few()))) > 1e-3  # training changes the weights
     assert difference(whole, parts) < 1e-12
+
+
+def test_r_drop_adds_the_divergence_of_two_passes_to_the_loss(trainer):
+    data, seen = few(batch_size=20), []
+    task = translator(data, dropout=0.3, r_drop=6.0, label_smoothing=0.1)
+    net = deepcopy(task.net).train()
+    task.net.register_forward_pre_hook(lambda _, args: seen.append((torch.get_rng_state(), args)))
+    runner = trainer(max_steps=1, limit_val_batches=0)
+    runner.fit(task, datamodule=data)
+
+    [(state, (source, lengths, inputs, _))] = seen
+    assert torch.equal(source[:20], source[20:])
+    labels = F.pad(inputs[:, 1:], (0, 1))
+    labels.scatter_(1, ((inputs != PAD) & (inputs != EOS)).sum(dim=1, keepdim=True) - 1, EOS)
+    torch.set_rng_state(state)
+    logits = net(source, lengths, inputs)
+    real = labels[:20] != PAD
+    entropy = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=PAD, label_smoothing=0.1)
+    first, second = Categorical(logits=logits[:20]), Categorical(logits=logits[20:])
+    both = (kl_divergence(first, second) + kl_divergence(second, first))[real].mean()
+    (entropy + 6 / 4 * both).backward()
+    assert both > 0.01
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight -= 0.5 * weight.grad
+    assert difference(net.state_dict(), weights(task)) < 1e-12
+    assert runner.callback_metrics["train/loss"].item() == pytest.approx(entropy.item(), rel=1e-6)
+    right = (logits.argmax(dim=-1) == labels)[labels != PAD].double().mean().item()
+    assert runner.callback_metrics["train/token_accuracy"].item() == pytest.approx(right, rel=1e-6)
 
 
 def test_evaluation_is_exact_whatever_the_batches(trainer):

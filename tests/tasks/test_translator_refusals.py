@@ -36,7 +36,7 @@ def test_a_checkpoint_of_the_other_direction_is_refused_although_the_vocabulary_
 
 
 def test_two_vocabularies_cannot_share_embeddings():
-    with pytest.raises(ValueError, match="shared_embeddings needs one joint vocabulary"):
+    with pytest.raises(ValueError, match="shared_embeddings requires a joint vocabulary"):
         Translator(net(few(), shared_embeddings=True), SGD, few().vocabularies)
 
 

@@ -1,4 +1,4 @@
-"""Library for projects based on PyTorch Lightning: base classes, run directories, a command line and tools.
+"""Library for projects based on PyTorch Lightning, with base classes, run directories, a command line and tools.
 
     from lit_engine import ImageData, Task
 

@@ -53,6 +53,6 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, candidates: Iterable[str], otherwise: str = "") -> str:
-    """Return `; did you mean X?` with the `nearest` candidate, or `otherwise` if there is none."""
+    """Return a hint that suggests the `nearest` candidate, or `otherwise` if no candidate is similar."""
     near = nearest(name, candidates)
     return otherwise if near is None else f"; did you mean {near}?"

@@ -37,8 +37,8 @@ def load_model(run: RunDir, which: str = "best") -> Any:
 def load_data(run: RunDir, stage: str = "test", download: bool = True) -> LightningDataModule:
     """Return the data module of a run, set up for a stage (`fit`, `validate` or `test`).
 
-    If the data cannot provide a value such as a vocabulary, it is read from the best checkpoint. Without `download`,
-    `prepare_data` is not called.
+    If the data cannot provide a value such as a vocabulary, it is read from the best checkpoint. If `download` is
+    false, `prepare_data` is not called.
 
     Raises:
         DataError: the data are missing.
@@ -73,13 +73,13 @@ def load_for_prediction(
     checkpoint_io = SafeCheckpointIO()
     checkpoint_io.loaded[checkpoint] = content
     remember_missing_cuda()
-    torch.set_flush_denormal(True)  # as in a run
+    torch.set_flush_denormal(True)  # rounds tiny numbers to 0, as in a run
     alone = {"accelerator": "auto", "devices": 1, "num_nodes": 1, "strategy": "auto", "logger": False}
     quiet = {"callbacks": [], "plugins": [checkpoint_io], "profiler": NoProfiler(), "enable_progress_bar": False}
     cli.make(run.path, True, lambda config: {**alone, **quiet, "enable_checkpointing": False, **parts})
     complete_prediction(cli.model, cli.datamodule)
     for line in check_fits(cli.model, content, checkpoint, cli.hyper_parameters):
         print(f"warning: {line}", file=sys.stderr)
-    with warnings.catch_warnings(action="ignore"):  # the checkpoint has states of callbacks that were left out
+    with warnings.catch_warnings(action="ignore"):  # the warning is that callbacks in the checkpoint are missing
         cli.trainer.predict(cli.model, [], ckpt_path=checkpoint, weights_only=True)
     return cli.model.eval(), cli.datamodule, cli.trainer

@@ -1,4 +1,4 @@
-"""Description of the project that uses the library: its package, data-to-model links and additional commands."""
+"""Description of the project that uses the library, with its package, data-to-model links and additional commands."""
 
 import os
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ class Project:
         name: name of the package. The command has the same name, with dashes.
         links: maps an attribute of the data module to an argument of the task, or of an object inside the task
             (`net.init_args.NAME`). A link is ignored unless both exist.
-        functions: maps each function that a config may use like a class to the name of the class that calls it.
+        functions: maps functions to the classes that call them. Configs may name the function in place of the class.
         commands: maps the name of an additional command to a `module:function` in the package. The function receives
             the rest of the command line and returns the exit status.
         after_command: a `module:function` that is called with the path of a run whose content has changed. The default
-            writes the page of the run; None writes no page.
+            writes the run's page. None writes no page.
     """
 
     name: str
@@ -44,10 +44,10 @@ class Project:
         return package_folder(self.name)
 
     def configs(self) -> dict[str, Path]:
-        """Return the files of all shipped configs by name: `quickstart`, `overlays/debug`, `sweeps/quickstart_cnn`.
+        """Map the names of all shipped configs, such as `quickstart` or `overlays/debug`, to their files.
 
-        A checkout has them in `configs/`, and a wheel contains them within the package. Their paths are relative if
-        they are below the current folder.
+        In a checkout, the files are in `configs/`. In a wheel, they are part of the package. Paths are relative if the
+        files are below the current folder.
         """
         root = self.folder / "configs" if (self.folder / "configs").is_dir() else self.folder.parents[1] / "configs"
         files = sorted(root.glob("*.yaml")) + sorted(root.glob("*/*.yaml"))
@@ -68,7 +68,7 @@ def current() -> Project:
     """Return the project passed to `use`, or the installed project if there is exactly one.
 
     Raises:
-        UserError: no project is installed, or several are.
+        UserError: no project is installed, or more than one project.
     """
     if not _used:
         found = {point.value: point for point in entry_points(group=GROUP)}

@@ -111,9 +111,9 @@ class Session:
         cli: the parsed command line, which creates the data module, the model and the trainer.
         existing_run: the run to resume or to evaluate; None creates a new run.
         checkpoint: the file to resume from or to evaluate; None starts from initial weights.
-        fork: adapts the checkpoint of the parent run with `--fork`.
+        fork: the object that adapts the parent run's checkpoint for `--fork`.
         status: the exit status.
-        connection: the connection to the other processes, set once there is a trainer; None for a single process.
+        connection: the connection to the other processes, set after creating the trainer. None for a single process.
         event: how the command ended, for `--notify`.
         again: the command that continues the run with smaller micro-batches, after memory ran out.
     """
@@ -203,7 +203,7 @@ class Session:
             self.has_content = self.record.started and not smoke
         self.event = "stopped early" if trainer.should_stop else self.event
         self.signals.deferred = False
-        if self.signals.number:  # received while the last figures were drawn
+        if self.signals.number:  # a signal arrived while the last figures were drawn
             raise Interrupted(self.signals.number)
 
         # report
@@ -230,7 +230,7 @@ class Session:
         urls = [f"--notify={url}" for url in self.options.notify or ()]
         self.again = ["fit", f"--run={self.run.path}", *words, *urls]
         where = f"in epoch {trainer.current_epoch}, step {trainer.global_step}"
-        print(f"note: out of memory {where}: repeating it with {words[0]}", file=sys.stderr)
+        print(f"note: out of memory {where}: trying again with {words[0]}", file=sys.stderr)
 
     def evaluate(self) -> None:
         """Validate or test the checkpoint, or the initial weights if there is none."""
@@ -292,7 +292,7 @@ class Session:
             self.checkpoint, content = self.fork.checkpoint, self.fork.content
         data = self.options.data.get("init_args", {})
         if self.checkpoint is not None and content is not None:
-            fill_linked(data, self.cli.links, content)  # such as the class names of a folder that is missing
+            fill_linked(data, self.cli.links, content)  # for example, class names from a folder that is missing
             self.checkpoint_io.loaded[self.checkpoint] = content
         elif self.options.init_from and data.get("keep_vocabularies"):  # class names always come from the new data
             links = {name: argument for name, argument in self.cli.links.items() if name == "vocabularies"}
@@ -313,7 +313,7 @@ class Session:
         return trainer, model, self.cli.datamodule
 
     def close(self, status: int) -> None:
-        """Finish the loggers, release the lock, write the page and notify, or remove a new run without content."""
+        """Finish the loggers, release the lock, write the run's page or delete an empty new run, and notify."""
         self.signals.remove()
         for logger in self.loggers:
             if hasattr(logger, "finish"):  # otherwise, W&B would show a failed run as finished
@@ -364,7 +364,7 @@ class Session:
         before, now = (self.run.entries() or [{}])[-1].get("versions", {}), versions()
         changed = [f"{name} {before[name]} (now {now[name]})" for name in before if before[name] != now.get(name)]
         if changed:
-            warn_once(f"note: the run was trained with {', '.join(changed)}; the last digits may differ")
+            warn_once(f"note: the run was trained with {', '.join(changed)}; the metrics' last digits may differ")
 
     def _new_run(self) -> RunDir:
         runs, name = self.options.runs_dir, self.options.run_name
@@ -466,6 +466,6 @@ def _add_checkpoint(config: Namespace) -> list[Any]:
 
 
 def _as_list(value: Any) -> list[Any]:
-    """Return a config value as a list. It may be missing, a single object or several."""
+    """Convert a config value to a list. The value may be missing, a single object or several objects."""
     values = value if isinstance(value, list | tuple) else [value]
     return [one for one in values if one is not None and one is not False]

@@ -136,7 +136,7 @@ def test_a_stop_that_waits_for_min_steps_loses_no_batch(trainer, tmp_path):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"monitor": "val/score"}, "monitors val/score: set mode to"),
+    ({"monitor": "val/score"}, "monitor val/score needs a mode: set mode to"),
     ({"every_minutes": 0}, "every_minutes must be above 0, got 0; null disables it"),
     ({"every_n_steps": 0}, "every_n_steps must be at least 1, got 0"),
 ])  # fmt: skip

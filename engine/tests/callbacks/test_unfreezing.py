@@ -106,7 +106,7 @@ def test_feature_extraction_leaves_the_backbone_out(trainer):
     [
         ({"net.bodi": 1}, r"no module 'net.bodi'; did you mean net.body\?"),
         ({"net.body": 3}, r"net.body would start to train in epoch 3, but the run ends after 3 epochs \(0 to 2\)"),
-        ({"net.body": -1}, "net.body: the epoch must be at least 0"),
+        ({"net.body": -1}, "the epoch of net.body must be at least 0"),
         ({"net": 1}, "nothing is left to train in epoch 0"),
     ],
     ids=["name", "late", "negative", "nothing"],

@@ -59,7 +59,7 @@ def test_commit_and_versions_differ_too(make_run):
     lines = in_terminal(columns_of(found, found.rows, []))
     assert "012345678" in lines[1]
     assert "fedcba987 dirty" in lines[2]
-    assert "runs of one group differ in: commit, torch" in compared("seed_everything").notes()
+    assert "runs in one group differ in: commit, torch" in compared("seed_everything").notes()
 
 
 def test_runs_that_began_with_weights_are_a_group_of_their_own(make_run):
@@ -108,7 +108,7 @@ def test_of_one_group_each_metric_has_a_line_and_folds_are_pooled(make_run):
     ]  # fmt: skip
     assert Comparison(found.runs, chosen=["accuracy"]).metrics == ["test/accuracy"]
     make_run("again", config=config)
-    assert "2 runs of one group have the same {'data.fold': 1}" in compared("data.fold").notes()
+    assert "2 runs in one group have the same {'data.fold': 1}" in compared("data.fold").notes()
     config["data"]["init_args"] = {"folds": None, "fold": 0}
     assert "data.fold" not in Run.read(make_run("whole", config=config)).options
 

@@ -221,7 +221,7 @@ def test_folds_are_paired_and_their_seeds_averaged(make_run, say):
     [
         ("a --test accuracy", "--test needs two runs"),
         ("a none --test accuracy", "write them with `toy predict --run runs/x/none`"),
-        ("a other --test accuracy", "different test sets: the target of index 1 is 0 and 1"),
+        ("a other --test accuracy", "different test sets: the target of index 1 differs (0 and 1)"),
         ("a short --test accuracy", "different test sets: 2 and 1 samples"),
         ("a short --test acuracy", "different test sets"),
         ("a a --test acuracy", "did you mean accuracy?"),

@@ -222,7 +222,7 @@ def test_plot_lr_plans_the_rates_that_a_run_has(lit, name):
 def test_manual_optimization_has_no_plan_of_rates(lit, option):
     result = lit(command("gan"), option)
     assert result.status == 2
-    assert result.err.strip().endswith("needs automatic optimization, and GAN optimizes manually")
+    assert result.err.strip().endswith("needs automatic optimization, but GAN optimizes manually")
 
 
 def test_a_model_checkpoint_of_lightning_chooses_the_best_and_the_run_still_resumes(lit):

@@ -236,7 +236,7 @@ def test_resume_continues_a_fork_that_exists(lit):
 
 @pytest.mark.parametrize(("words", "message"), [
     ("--fork RUN@7 --epochs 9", "has no checkpoint of epoch 7 (available: 2;"),
-    ("--fork RUN@first --epochs 9", "write @best, @last or @ with the number of an epoch"),
+    ("--fork RUN@first --epochs 9", "write @best, @last or @ followed by an epoch number"),
     ("--fork RUN --run RUN", "remove --run"),
     ("--fork RUN --init_from RUN", "remove --init_from"),
     ("--fork RUN --find lr", "remove --find"),

@@ -97,7 +97,7 @@ def test_mistakes_are_named(read, changes, message):
     [
         (None, r"cannot read the sweep .*bad\.yaml: .*No such file"),
         ("a: [", r"cannot read the sweep .*bad\.yaml"),
-        ("- 1", "it needs method, metric, parameters and command"),
+        ("- 1", "the file needs method, metric, parameters and command"),
     ],
 )
 def test_a_file_that_is_none(tmp_path, text, message):

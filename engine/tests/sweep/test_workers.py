@@ -244,7 +244,7 @@ def test_the_report_of_a_folder_that_was_moved(sweep, tmp_path):
     moved = Study(tmp_path / "moved", one.study.config)
     report.write_report(moved, moved.rows())
     best, table = ((moved.folder / name).read_text() for name in ("best.yaml", "trials.csv"))
-    assert best.startswith("# The best of 6 trials of a sweep: trial 4, val/score 0.75.\n")
+    assert best.startswith("# The best of 6 trials in a sweep: trial 4, val/score 0.75.\n")
     assert best.endswith('#\ndrawn: {"curve": [0.75], "fail": null}\ntest_after_fit: true\n')
     assert table.splitlines()[0] == "trial,state,val/score,curve,fail,seconds,run,host,error"
     assert table.splitlines()[1].startswith("4,finished,0.75,[0.75],,")

@@ -90,7 +90,7 @@ def test_a_step_is_repeated_with_half_the_micro_batch(lit, limit, monkeypatch, w
     halved = lit(command, "--run_name=halved")
     assert halved.status == 0, halved.err
     step, option = (first - 1) // accumulate, f"--trainer.accumulate_grad_batches={2 * accumulate}"
-    assert f"note: out of memory in epoch {step // STEPS}, step {step}: repeating it with {option}\n" in halved.err
+    assert f"note: out of memory in epoch {step // STEPS}, step {step}: trying again with {option}\n" in halved.err
     assert halved.err.count("out of memory") == 1
 
     limit(None, 0)

@@ -168,7 +168,7 @@ def test_corrections_are_checked(lit, workspace, rows, message):
 def test_only_a_complete_repeat_over_folds_is_accepted(lit, workspace):
     told = lit("doubts repeats/mine")
     assert (told.status, told.err) == (
-        2, "error: repeats/mine is not a repeat over folds: `toy repeat CONFIG --folds 5` creates one\n"
+        2, "error: repeats/mine contains no cross-validation: run `toy repeat CONFIG --folds 5` first\n"
     )  # fmt: skip
     (workspace / "repeats/mine").mkdir(parents=True)
     runs = {"fold-0": {"data.folds": 2, "data.fold": 0, "path": "quickstart/fold-0", "state": "failed"}}

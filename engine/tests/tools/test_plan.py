@@ -76,7 +76,7 @@ def test_lines_and_no_run(lit, workspace):
     names = ["time", "speed", "peak memory", "largest micro-batch that fits"]
     assert [line.partition(":")[0] for line in lines] == names
     assert "(2 epochs: 14 steps of " in lines[0]
-    assert lines[-1].endswith(": 64 of the 64 samples of a step; as configured")
+    assert lines[-1].endswith(": 64 of 64 samples per step; as configured")
     assert not list(workspace.glob("runs/*/*"))
     assert result.err == ""
 

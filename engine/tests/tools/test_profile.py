@@ -48,7 +48,7 @@ def test_a_profiled_run_is_the_run_and_its_operations_are_those_of_a_perceptron(
     assert found["peak_bytes"]["process"] > 2**26
     speed = found["flop_per_second"]
     assert found["percent_of_matrix_product"] == 100 * speed / found["matrix_product"]["flop_per_second"]
-    for line in ("time of the fit: ", "  waiting for data ", "peak memory: ", "advice: ", f"profile: {result.run}"):
+    for line in ("fit time: ", "  waiting for data ", "peak memory: ", "advice: ", f"profile: {result.run}"):
         assert f"\n{line}" in result.out
     names = {event.get("name", "") for event in json.loads((result.run / "trace.json").read_text())["traceEvents"]}
     assert {"aten::addmm", "Optimizer.step#AdamW.step"} <= names
@@ -82,7 +82,7 @@ def test_each_of_two_processes_measures_and_the_first_one_prints(tmp_path):
     assert {path.name for path in run.glob("*_1.json")} == {"profile_1.json", "trace_1.json"}
     both = [json.loads((run / name).read_text()) for name in ("profile.json", "profile_1.json")]
     assert [found["batches"] for found in both] == [10, 10]
-    assert done.stdout.count("time of the fit: ") == 1
+    assert done.stdout.count("fit time: ") == 1
 
 
 class Sleepy(Dataset):

@@ -1,1 +1,1 @@
-"""Data: LightningDataModules, which do not depend on a specific model."""
+"""LightningDataModules, which do not depend on a specific model."""

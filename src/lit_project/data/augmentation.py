@@ -27,7 +27,7 @@ class RandomHorizontalFlip(nn.Module):
 class RandomCrop(nn.Module):
     """Random crop of each image to its original size, after padding each side with `padding` pixels of value `fill`.
 
-    It supports any dtype and is common for small images (He et al. 2016, section 4.2), with `padding=4` for 32×32.
+    Supports any dtype. It is common for small images, with `padding=4` for 32×32 (He et al., 2016, section 4.2).
     """
 
     def __init__(self, padding: int, fill: int = 0) -> None:
@@ -40,18 +40,18 @@ class RandomCrop(nn.Module):
         device = images.device
         padded = F.pad(images, [self.padding] * 4, value=self.fill)
         top_B, left_B = torch.randint(0, 2 * self.padding + 1, (2, batch), device=device)
-        # create all windows as views (B, C, 2p+1, 2p+1, H, W); copying one per sample is faster than gathering pixels
+        # All windows are views `(B, C, 2p+1, 2p+1, H, W)`. Copying one per sample is faster than gathering its pixels.
         windows = padded.unfold(2, height, 1).unfold(3, width, 1)
         return windows[torch.arange(batch, device=device), :, top_B, left_B]
 
 
 class RandomResizedCrop(nn.Module):
-    """Random crop of each image, resized to a fixed size: the standard augmentation for ImageNet (Szegedy et al. 2015).
+    """Random crop of each image, resized to a fixed size. A standard augmentation for ImageNet (Szegedy et al., 2015).
 
     The area of the crop and the logarithm of its aspect ratio (width / height) are uniform in the given ranges, and its
-    position is uniform in the image. If none of ten draws fits into the image, the largest centred crop that fits is
-    used. The transform works like torchvision's transform of this name (bilinear, no antialiasing), but processes a
-    whole batch at once, with different random parameters for each image.
+    position is uniform in the image. If ten random crops in a row exceed the image, the largest centred crop with an
+    aspect ratio in the range is used. The interpolation is bilinear, without antialiasing. Unlike torchvision's
+    transform with this name, this one processes a whole batch at once with a different crop for each image.
 
     Args:
         size: output height and width in pixels.
@@ -66,31 +66,21 @@ class RandomResizedCrop(nn.Module):
         self.size, self.scale, self.ratio = size, scale, ratio
 
     def boxes(self, count: int, height: int, width: int) -> Tensor:
-        """Draw top, left, height and width of the crops of `count` images. Returns int64 `(count, 4)`."""
-        tries = 10
-        area = height * width * torch.empty(count, tries).uniform_(*self.scale)
-        ratio = torch.empty(count, tries).uniform_(math.log(self.ratio[0]), math.log(self.ratio[1])).exp()
-        w, h = (area * ratio).sqrt().round().long(), (area / ratio).sqrt().round().long()
-        fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
-        first = fits.long().argmax(dim=1, keepdim=True)  # argmax returns the first maximum
-        w, h = w.gather(1, first)[:, 0], h.gather(1, first)[:, 0]
+        """Sample a crop for each of `count` images. Returns the top, left, height and width, int64 `(count, 4)`."""
+        found = random_boxes(count, height, width, self.scale, self.ratio)
         middle_w, middle_h = width, height
         if width / height < self.ratio[0]:
             middle_h = round(width / self.ratio[0])
         elif width / height > self.ratio[1]:
             middle_w = round(height * self.ratio[1])
-        some = fits.any(dim=1)
-        w, h = torch.where(some, w, middle_w), torch.where(some, h, middle_h)
-        top, left = ((torch.rand(count) * (size - part + 1)).long() for size, part in ((height, h), (width, w)))
-        top = torch.where(some, top, (height - h) // 2)
-        left = torch.where(some, left, (width - w) // 2)
-        return torch.stack([top, left, h, w], dim=1)
+        centred = torch.tensor([(height - middle_h) // 2, (width - middle_w) // 2, middle_h, middle_w])
+        return torch.where(found[:, 2:3] > 0, found, centred)
 
     def forward(self, images: Tensor) -> Tensor:
         """Augment uint8 or float images `(B, C, H, W)`. Returns `(B, C, size, size)` with the same dtype."""
         height, width = images.shape[2:]
         top, left, h, w = self.boxes(len(images), height, width).to(images.device, non_blocking=True).float().unbind(1)
-        # centres of the output pixels in source coordinates, clamped to the edges of the crop
+        # The centres of the output pixels in source coordinates, clamped to the edges of the crop.
         steps = (torch.arange(self.size, device=images.device) + 0.5) / self.size
         y = (top[:, None] + (steps * h[:, None] - 0.5).clamp(min=0).minimum(h[:, None] - 1) + 0.5) * 2 / height - 1
         x = (left[:, None] + (steps * w[:, None] - 0.5).clamp(min=0).minimum(w[:, None] - 1) + 0.5) * 2 / width - 1
@@ -100,11 +90,60 @@ class RandomResizedCrop(nn.Module):
         return _sample_grid(images, grid_BHW2, "border")
 
 
-class RandomAffine(nn.Module):
-    """Random rotation, scaling, shear and shift of each image, about its centre and on a black background.
+class RandomErasing(nn.Module):
+    """Random erasing of a rectangle in each image, with probability `p` (Zhong et al. 2020).
 
-    It works like torchvision's transform of this name (bilinear), but processes a whole batch at once, with different
-    random parameters for each image. All parameters are uniform in their ranges.
+    It works like torchvision's transform of this name, but processes a whole batch at once, with different random
+    parameters for each image. An image is not changed if none of ten draws fits into it.
+
+    Args:
+        p: probability of erasing.
+        scale: minimum and maximum area of the rectangle, as a fraction of the image area.
+        ratio: minimum and maximum aspect ratio.
+        fill: value of the erased pixels.
+    """
+
+    def __init__(
+        self, p: float = 0.5, scale: tuple[float, float] = (0.02, 0.33), ratio: tuple[float, float] = (0.3, 3.3),
+        fill: float = 0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.p, self.scale, self.ratio, self.fill = p, scale, ratio, fill
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Augment a batch `(B, C, H, W)` without changing its shape. Supports any dtype."""
+        batch, _, height, width = images.shape
+        boxes = random_boxes(batch, height, width, self.scale, self.ratio) * (torch.rand(batch, 1) < self.p)
+        top, left, h, w = boxes.to(images.device, non_blocking=True)[:, :, None].unbind(1)
+        y, x = (torch.arange(size, device=images.device) for size in (height, width))
+        inside_BHW = ((y >= top) & (y < top + h))[:, :, None] & ((x >= left) & (x < left + w))[:, None]
+        return images.masked_fill(inside_BHW[:, None], self.fill)
+
+
+def random_boxes(count: int, height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float]) -> Tensor:
+    """Draw the top, left, height and width of boxes in images of `height` × `width` pixels.
+
+    The area (as a fraction of the image) and the logarithm of the aspect ratio are uniform, and so is the position.
+
+    Returns:
+        int64 `(count, 4)`. Height and width are 0 if none of ten draws fits into the image.
+    """
+    tries = 10
+    area = height * width * torch.empty(count, tries).uniform_(*scale)
+    aspect = torch.empty(count, tries).uniform_(math.log(ratio[0]), math.log(ratio[1])).exp()
+    w, h = (area * aspect).sqrt().round().long(), (area / aspect).sqrt().round().long()
+    fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
+    first = fits.long().argmax(dim=1, keepdim=True)  # argmax returns the first maximum
+    w, h = ((part * fits).gather(1, first)[:, 0] for part in (w, h))
+    top, left = ((torch.rand(count) * (size - part + 1)).long() for size, part in ((height, h), (width, w)))
+    return torch.stack([top, left, h, w], dim=1)
+
+
+class RandomAffine(nn.Module):
+    """Random rotation, scaling, shear and shift of each image about its centre. The background is black.
+
+    All parameters are uniform in their ranges. The interpolation is bilinear. Unlike torchvision's transform with this
+    name, this one processes a whole batch at once with different random parameters for each image.
 
     Args:
         degrees: maximum rotation in degrees, in both directions.
@@ -120,7 +159,7 @@ class RandomAffine(nn.Module):
         self.degrees, self.translate, self.scale, self.shear = degrees, translate, scale, shear
 
     def draw(self, count: int, height: int, width: int) -> Tensor:
-        """Draw rotation (degrees), shift to the right and down (pixels), scale and shear (degrees), `(5, count)`."""
+        """Return `(5, count)` random rotations (°), shifts to the right and down (pixels), scales and shears (°)."""
         right, down = self.translate * width, self.translate * height
         ranges = [*((-limit, limit) for limit in (self.degrees, right, down)), self.scale, (-self.shear, self.shear)]
         return torch.stack([torch.empty(count).uniform_(*each) for each in ranges])
@@ -130,7 +169,7 @@ class RandomAffine(nn.Module):
         height, width = images.shape[2:]
         degrees, right, down, scale, shear = self.draw(len(images), height, width).to(images.device, non_blocking=True)
         angle, slope = degrees.deg2rad(), shear.deg2rad().tan()
-        # map output pixels to source pixels: the inverse of scale · rotation · shear, in pixels from the centre
+        # Map output pixels to source pixels with the inverse of scale · rotation · shear, in pixels from the centre.
         cos, sin = angle.cos() / scale, angle.sin() / scale
         xx, xy, yx, yy = cos - slope * sin, sin + slope * cos, -sin, cos
         across = torch.stack([xx, xy * height / width, -(xx * right + xy * down) * 2 / width], dim=1)
@@ -140,17 +179,17 @@ class RandomAffine(nn.Module):
 
 
 def _sample_grid(images: Tensor, grid_BHW2: Tensor, beyond: str) -> Tensor:
-    """Run bilinear `F.grid_sample` and keep the dtype; `beyond` is the padding mode outside the images."""
+    """Run bilinear `F.grid_sample` and preserve the dtype. `beyond` is the padding mode outside the images."""
     found = F.grid_sample(images.float(), grid_BHW2, mode="bilinear", padding_mode=beyond, align_corners=False)
     return found if images.is_floating_point() else found.round().to(images.dtype)
 
 
 class ImageNetTrain(nn.Sequential):
-    """Random resized crop and horizontal flip: the standard augmentation for ImageNet since Szegedy et al. 2015.
+    """Random resized crop and horizontal flip, the standard augmentation for ImageNet since 2015 (Szegedy et al.).
 
     Args:
-        size: output height and width in pixels. Results are best if it is somewhat smaller than in evaluation
-            (Touvron et al. 2019, "FixRes"; torchvision's recipes train at 176 and evaluate at 224).
+        size: output height and width in pixels. A somewhat smaller size than in evaluation works best ("FixRes",
+            Touvron et al., 2019). For example, torchvision's recipes train at 176 and evaluate at 224.
         scale: minimum and maximum area of a crop, as a fraction of the image area.
         flip: probability of a flip.
 
@@ -163,11 +202,11 @@ class ImageNetTrain(nn.Sequential):
 
 
 class ImageNetEval(nn.Sequential):
-    """Resizing by the shorter side, followed by a centre crop.
+    """Resizing of the shorter side to a fixed length, followed by a centre crop.
 
     Args:
         size: output height and width in pixels.
-        resize: length of the shorter side before cropping; default: 8/7 of the size, such as 256 for 224.
+        resize: length of the shorter side before cropping. Default: 8/7 of `size`.
 
     Raises:
         ValueError: `resize` is smaller than `size`.

@@ -1,4 +1,4 @@
-"""Handwritten digits: 1,797 scans of 8×8 pixels (Alpaydin & Kaynak 1998), included in this package."""
+"""A dataset of 1,797 scanned handwritten digits, which is included in this package (Alpaydin & Kaynak, 1998)."""
 
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ from lit_engine.data.module import Split, random_split
 
 
 class Digits(ImageData):
-    """Grey images of 8×8 pixels in ten classes. The test split is a fixed set of 360 images, not an official one.
+    """Greyscale images of 8×8 pixels in ten classes. The test split is a fixed set of 360 images, but is not official.
 
     Args:
-        val_size: number of validation samples, a fixed subset of the 1,437 samples that are not in the test split.
+        val_size: number of validation samples. They are a fixed subset of the 1,437 samples outside the test split.
         **kwargs: arguments of `ImageData` and `SplitData`; `root` is not used.
     """
 
@@ -31,7 +31,7 @@ class Digits(ImageData):
     def load(self, split: Split) -> tuple[Tensor, Tensor]:
         """Return uint8 images `(N, 1, 8, 8)` and int64 targets `(N,)`."""
         digits = np.load(Path(__file__).with_name("files") / "digits.npz")
-        # scale 17 grey levels (0 to 16) to 256
+        # Scale the 17 grey levels (0 to 16) to 256 levels.
         images = torch.from_numpy(digits["images"]).double().mul(255 / 16).round().to(torch.uint8)[:, None]
         targets = torch.from_numpy(digits["target"]).long()
         rest, test = self.hold_out(len(targets), self.TEST_SIZE, targets)

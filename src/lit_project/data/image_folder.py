@@ -16,15 +16,15 @@ SPLIT_FOLDERS = {"train": "train|training", "val": "val|valid|validation", "test
 
 
 class Pictures(Dataset):
-    """A dataset of `(image, class)` for the files in `folder/CLASS/`, sorted by name.
+    """Dataset of `(image, class index)` pairs for the files in `folder/CLASS/`, sorted by name.
 
     Args:
         folder: folder with one subfolder per class.
         class_names: expected names of the class folders; default: any names.
-        image_size: size in pixels to which images are resized later; JPEG files are decoded at twice this size or more.
+        image_size: size in pixels to which images are resized later. JPEG files are decoded at twice this size or more.
 
     Raises:
-        DataError: the classes differ from `class_names`, there are fewer than two, or a class has no images.
+        DataError: the classes differ from `class_names`, there are fewer than two classes, or a class has no images.
     """
 
     def __init__(self, folder: Path, class_names: list[str] | None, image_size: int) -> None:
@@ -63,19 +63,19 @@ class ImageFolder(DatasetImages):
 
     Split folders may also be called `Training`, `valid`, `validation`, `test_set`… Without split folders, a fixed
     `test_size` of all images becomes the test split. Without a `val` folder, a fixed `val_size` of the remaining images
-    becomes the validation split. Both are stratified by class. With split folders but no test folder, the only way to
-    get a test split is `folds`. Hidden files and folders are ignored.
+    becomes the validation split. Both are stratified by class. If there are split folders but no test folder, only
+    `folds` can create a test split. Hidden files and folders are ignored.
 
     Args:
         root: folder of the images.
         image_size: height and width in pixels to which images are resized.
-        crop: keep the aspect ratio of images and crop the longer side; otherwise images are squashed.
-        channels: 3 for colour, 1 for grey.
+        crop: keep the aspect ratio of images and crop the longer side. If false, images are squashed.
+        channels: 3 for colour, 1 for greyscale.
         test_size: fraction of the images in the test split if there are no split folders; 0 for no test split.
         class_names: expected names of the class folders, sorted; default: the names found. Required if all class
             folders contain only subfolders, because they could be splits with unknown names.
-        mean: mean of each channel for values in [0, 1]; default: ImageNet's, averaged over the colours for grey images.
-            Keep the default for ImageNet weights. Only GoogLeNet and Inception need 0.5 (mean and std) for grey images.
+        mean: mean of each channel for values in [0, 1]. Default: ImageNet's mean, averaged over channels if greyscale.
+            Keep the default for ImageNet weights. For greyscale images, GoogLeNet and Inception need mean = std = 0.5.
         std: standard deviation of each channel.
         **kwargs: arguments of `DatasetImages`, `ImageData` and `SplitData`.
 
@@ -118,7 +118,7 @@ class ImageFolder(DatasetImages):
         self.crop = crop
 
     def inputs(self, split: Split) -> dict[int, dict[str, str]]:
-        """Return the `file` of each image of a split, for the prediction table."""
+        """Return the `file` of each image in a split, for the prediction table."""
         return {number: {"file": file} for number, file in enumerate(_files_of(self.splits[split]))}
 
 
@@ -130,7 +130,7 @@ def _files_of(dataset: Any) -> list[str]:
 
 
 def _read_splits(root: Path, class_names: list[str] | None, image_size: int) -> dict[str, Any]:
-    """Return the datasets by split, or none if `root` is missing but the classes are known (for prediction)."""
+    """Return the datasets by split. In prediction, `root` need not exist if the classes are known."""
     if not root.is_dir():
         if class_names:
             return {}
@@ -141,7 +141,7 @@ def _read_splits(root: Path, class_names: list[str] | None, image_size: int) -> 
         if classes and not class_names and not any(is_picture(file) for path in classes for file in path.iterdir()):
             raise DataError(
                 f"the folders in {root} ({', '.join(path.name for path in classes[:4])}) contain no images. "
-                "Put them in CLASS/, or in train/CLASS/, val/CLASS/ and test/CLASS/. For empty classes, set class_names"
+                "Put images in CLASS/, or train/CLASS/, val/CLASS/ and test/CLASS/. For empty classes, set class_names"
             )
         return {"train": Pictures(root, class_names, image_size)}
     if "train" not in folders:
@@ -157,7 +157,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
-    """Return the folder of each existing split. A single one with images but no subfolders counts as a class."""
+    """Return the folder of each existing split. A single folder with files but no subfolders is treated as a class."""
     found: dict[str, Path] = {}
     for split, names in SPLIT_FOLDERS.items():
         pattern = re.compile(rf"({names})([ _-]?(set|data|images))?", re.IGNORECASE)

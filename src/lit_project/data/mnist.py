@@ -1,4 +1,4 @@
-"""Fashion-MNIST (Xiao et al. 2017) and MNIST (LeCun et al. 1998), read from their official archives."""
+"""Fashion-MNIST (Xiao et al., 2017) and MNIST (LeCun et al., 1998), read from their official archives."""
 
 from typing import Any, ClassVar
 
@@ -8,22 +8,22 @@ from lit_engine.data.images import ImageData
 from lit_engine.data.module import Split, random_split
 from lit_engine.errors import DataError
 
-# errors that torchvision raises if files are missing, truncated or malformed
+# Errors that torchvision raises if files are missing, truncated or malformed.
 BROKEN_ARCHIVE = (OSError, RuntimeError, ValueError, AssertionError, KeyError)
 
 
 class FashionMNIST(ImageData):
-    """70,000 grey images of clothing in ten classes, 28×28 pixels.
+    """70,000 greyscale images of clothing with 28×28 pixels, in ten classes.
 
-    The test split is the official one with 10,000 images. The validation split is a fixed subset of the 60,000 training
-    images. If the archives are missing in `root/FashionMNIST/raw`, torchvision downloads them and checks their md5.
+    The official test split has 10,000 images. The validation split is a fixed subset of the 60,000 training images. If
+    the archives are not in `root/FashionMNIST/raw`, torchvision downloads them and verifies their MD5 checksums.
 
     Args:
         val_size: number of validation samples.
         **kwargs: arguments of `ImageData` and `SplitData`.
 
     Raises:
-        DataError: an archive is missing or corrupt and cannot be downloaded. The message says where to put it.
+        DataError: an archive is missing or corrupt and cannot be downloaded. The message explains how to add the file.
     """
 
     NAME: ClassVar[str] = "FashionMNIST"
@@ -41,7 +41,7 @@ class FashionMNIST(ImageData):
         self.mean, self.std = [self.MEAN_STD[0]], [self.MEAN_STD[1]]
 
     def prepare_data(self) -> None:
-        """Download missing or corrupt archives, and unpack them. Runs in only one process."""
+        """Download missing or corrupt archives and unpack them. Lightning calls this in only one process."""
         if self.new is not None:
             return
         from torchvision.datasets.utils import check_integrity
@@ -50,7 +50,7 @@ class FashionMNIST(ImageData):
         raw = self.root / self.NAME / "raw"
         try:
             dataset(str(self.root), download=True)
-        except BROKEN_ARCHIVE as error:  # the constructor also reads the files
+        except BROKEN_ARCHIVE as error:  # The constructor also reads the files.
             missing = [
                 archive
                 for archive, md5 in dataset.resources
@@ -61,7 +61,7 @@ class FashionMNIST(ImageData):
             reason = str(error).rpartition("got:")[2].strip()
             urls = ", ".join(f"{dataset.mirrors[0]}{archive}" for archive in missing)
             raise DataError(
-                f"{', '.join(missing)} of {self.NAME}: missing or damaged, and the download failed ({reason}). "
+                f"missing or damaged {self.NAME} files ({', '.join(missing)}), and the download failed ({reason}). "
                 f"Download {urls} to {raw}"
             ) from error
 
@@ -92,7 +92,7 @@ class FashionMNIST(ImageData):
 
 
 class MNIST(FashionMNIST):
-    """70,000 grey images of handwritten digits, 28×28 pixels; see `FashionMNIST`."""
+    """70,000 greyscale images of handwritten digits with 28×28 pixels. See `FashionMNIST` for the splits."""
 
     NAME = "MNIST"
     CLASSES: ClassVar[list[str]] = [str(digit) for digit in range(10)]

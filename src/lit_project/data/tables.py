@@ -1,4 +1,4 @@
-"""Tabular data: the diabetes dataset, which is included in this package, and your own CSV files."""
+"""Tabular data from your own CSV files, and the diabetes dataset, which is included in this package."""
 
 from pathlib import Path
 from typing import Any
@@ -41,13 +41,13 @@ class CSV(TabularData):
     Args:
         file: path of the CSV file, in UTF-8.
         target_names: name or names of the columns to predict.
-        feature_names: names of the columns to predict from; default: all other columns with a name, or the features of
-            the evaluated checkpoint.
+        feature_names: names of the feature columns. Default: all other named columns, or the checkpoint's features in
+            evaluation.
         delimiter: character between columns; `tab` for a tab.
         **kwargs: arguments of `TabularData`.
 
     Raises:
-        DataError: see `CSVFile` and `TabularData`; also if a column is listed twice or there is no feature.
+        DataError: a column is listed twice, there are no features, or `CSVFile` or `TabularData` raises this error.
     """
 
     def __init__(
@@ -86,6 +86,6 @@ class CSV(TabularData):
         self.file = file
 
     def inputs(self, split: Split) -> dict[int, dict[str, str]]:
-        """Return the inputs for `PredictionTable`: line number and cells of each sample, by row in the file."""
+        """Return the line number and the cells of each sample for `PredictionTable`, by row in the file."""
         rows = list(CSVFile(self.file, self.delimiter).inputs().items())
         return dict(rows[row] for row in super().inputs(split))

@@ -1,1 +1,1 @@
-"""Models: plain `nn.Module`s that do not depend on Lightning."""
+"""Models, which are plain `nn.Module`s and do not depend on Lightning."""

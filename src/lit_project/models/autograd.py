@@ -1,7 +1,7 @@
-"""Two examples of custom autograd functions. Their tests compare them with finite differences (`gradcheck`).
+"""Two examples of custom autograd functions. The tests compare their gradients with finite differences (`gradcheck`).
 
-`backward` receives the gradient with respect to the output. It returns the gradient for each argument of `forward`, or
-None for arguments that are not tensors or that `ctx.needs_input_grad` does not request.
+`backward` receives the gradient with respect to the output and returns the gradient with respect to each argument of
+`forward`. It returns None for arguments that are not tensors or need no gradient (see `ctx.needs_input_grad`).
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from torch.autograd import Function
 class _ScaleGradient(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor  # not a tensor, so it is stored directly on the context
+        ctx.factor = factor  # Only tensors need `save_for_backward`.
         return x.view_as(x)
 
     @staticmethod
@@ -24,7 +24,7 @@ class _ScaleGradient(Function):
 def scale_gradient(x: Tensor, factor: float) -> Tensor:
     """Return `x` unchanged, and multiply its gradient by `factor` in the backward pass. `x` may have any shape.
 
-    With a negative factor before a domain classifier, the features learn to fool it (Ganin & Lempitsky 2015).
+    If the factor is negative, features learn to fool a subsequent domain classifier (Ganin & Lempitsky, 2015).
     """
     return _ScaleGradient.apply(x, factor)
 
@@ -33,7 +33,7 @@ class _Exp(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         result = x.exp()
-        ctx.save_for_backward(result)  # (eˣ)' = eˣ, so only the output is needed, and the input can be freed
+        ctx.save_for_backward(result)  # Since (eˣ)' = eˣ, only the output is needed, and the input can be freed.
         return result
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Small convolutional networks, configured by a list of layers."""
+"""Small convolutional networks, which are configured by a list of layers."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ KERNEL_SIZE = 3
 
 
 def output_size(size: Sequence[int], layers: Sequence[int | str], padding: int) -> tuple[int, int]:
-    """Return the height and width of the output of `layers` for an image of `size` = (H, W).
+    """Return the output height and width of `layers` for an image of `size` = (H, W).
 
     Raises:
         ValueError: a layer's output would be empty.
@@ -35,18 +35,17 @@ def output_size(size: Sequence[int], layers: Sequence[int | str], padding: int) 
 class CNN(nn.Module):
     """A configurable sequence of convolutions and max-pooling, followed by one hidden layer and a linear head.
 
-    Two classic networks for 28×28 images:
+    The arguments of two classic networks for 28×28 images are listed here.
 
-    - `layers=[32, pool, 64, pool, 64], hidden=64, padding=0`: the network of the TensorFlow/Keras CNN tutorial.
-    - `layers=[32, 64, pool], hidden=128, padding=0, dropout=0.25, head_dropout=0.5`: the network of PyTorch's
-      `examples/mnist`.
+    - The TensorFlow/Keras CNN tutorial uses `layers=[32, pool, 64, pool, 64], hidden=64, padding=0`.
+    - PyTorch's MNIST example uses `layers=[32, 64, pool], hidden=128, padding=0, dropout=0.25, head_dropout=0.5`.
 
     Args:
         input_shape: shape `(C, H, W)` of one image; set from the data.
         num_classes: number of outputs; set from the data.
-        layers: a number is a 3×3 convolution with this many output channels; `pool` is a 2×2 max-pooling.
-        hidden: width of the hidden layer of the head; 0 for none.
-        padding: zero padding of each convolution in pixels; 1 keeps the size.
+        layers: a number adds a 3×3 convolution with this many output channels, and `pool` adds 2×2 max-pooling.
+        hidden: width of the head's hidden layer; 0 for none.
+        padding: zero padding of each convolution in pixels. With 1, the image size stays the same.
         norm: `batch` adds batch norm between each convolution and its ReLU.
         dropout: probability of zeroing a feature between the convolutions and the head.
         head_dropout: probability of zeroing a unit of the hidden layer.
@@ -73,7 +72,7 @@ class CNN(nn.Module):
             if layer == "pool":
                 features.append(nn.MaxPool2d(2))
                 continue
-            # batch norm subtracts the mean, so a bias before it would have no effect
+            # Batch norm subtracts the mean, so a bias before it would have no effect.
             features.append(nn.Conv2d(channels, layer, kernel_size=KERNEL_SIZE, padding=padding, bias=norm == "none"))
             if norm == "batch":
                 features.append(nn.BatchNorm2d(layer))

@@ -1,4 +1,4 @@
-"""Dropout that draws its mask with less random data on a CPU."""
+"""Dropout that needs less random data for its mask on a CPU."""
 
 import torch
 from torch import Tensor, nn
@@ -7,10 +7,10 @@ LEVELS = 2**16  # number of possible int16 values
 
 
 class Dropout(nn.Dropout):
-    """`nn.Dropout` that uses only 16 random bits per element on a CPU, and torch's own dropout on other devices.
+    """A faster `nn.Dropout` for CPUs, which uses only 16 random bits per element. Other devices use torch's dropout.
 
-    The probability is rounded to a multiple of 1 / 65536, and the scaling factor uses the rounded probability. Random
-    numbers are drawn from the default generator.
+    The probability is rounded to a multiple of 1 / 65536, and the scaling factor is computed from the rounded value.
+    Random numbers come from the default generator.
     """
 
     def forward(self, x: Tensor) -> Tensor:

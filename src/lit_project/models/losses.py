@@ -12,15 +12,15 @@ from torch.nn import functional as F
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """Convert half precision to float32 for sums of exponentials, as in torch's own losses. Accepts any shape."""
+    """Convert half precision to float32 for sums of exponentials, as torch's own losses do. Accepts any shape."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 class SmoothedCrossEntropy(nn.CrossEntropyLoss):
     """Cross-entropy with a target of 1 - ε for the correct class and ε/(K - 1) for every other class.
 
-    This is the "smoothed target" of classic translation code. torch's `label_smoothing` spreads ε over all K classes,
-    including the correct one (Szegedy et al. 2016). It is equivalent for a value of ε K / (K - 1).
+    This is the "smoothed target" of classic translation code. torch's `label_smoothing` spreads its value over all K
+    classes, including the correct class (Szegedy et al., 2016). A `label_smoothing` of ε K / (K - 1) is equivalent.
 
     Args:
         smoothing: ε, at most (K - 1) / K.
@@ -39,9 +39,10 @@ class SmoothedCrossEntropy(nn.CrossEntropyLoss):
 
 
 class WeightedCrossEntropy(nn.Module):
-    """Cross-entropy with class weights, averaged over the samples of the batch.
+    """Cross-entropy with class weights, averaged over the samples in the batch.
 
-    torch's own loss divides by the sum of weights in a batch, so its mean over batches is not its mean over samples.
+    torch's own loss is divided by the sum of the weights in a batch. Its mean over batches therefore differs from its
+    mean over samples.
 
     Args:
         weights: weight of each class.
@@ -66,12 +67,12 @@ class WeightedCrossEntropy(nn.Module):
 
 
 class FocalLoss(nn.Module):
-    """Focal loss: cross-entropy times `(1 - p)^γ`, which gives easy samples less weight (Lin et al. 2017).
+    """Cross-entropy times `(1 - p)^γ`, which reduces the weight of easy samples (Lin et al., 2017).
 
     Args:
         gamma: γ; 0 is plain cross-entropy.
         weight: weight of each class, such as its inverse frequency, in the order of the class names (sorted for folders
-            and tables). With γ = 0, this is `WeightedCrossEntropy`.
+            and tables). With γ = 0, the loss is equivalent to `WeightedCrossEntropy`.
 
     Shapes:
         logits `(B, K)`; targets int64 `(B,)`; the loss is a scalar, averaged over the batch.
@@ -86,7 +87,7 @@ class FocalLoss(nn.Module):
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         log_p = at_least_float32(logits).log_softmax(dim=1).gather(1, targets[:, None]).squeeze(1)
-        # 1 - p, clamped above 0, because its power has no derivative there if γ < 1
+        # Clamp 1 - p to a positive value, because its power has no derivative at 0 if γ < 1.
         rest = (-log_p.expm1()).clamp_min(torch.finfo(log_p.dtype).tiny)
         loss = -(rest**self.gamma) * log_p
         return (loss if self.weight is None else loss * self.weight[targets]).mean()
@@ -94,10 +95,10 @@ class FocalLoss(nn.Module):
 
 @dataclass
 class WeightPenalty:
-    """The penalty `l1 Σ|w| + l2 Σ w²` over all trainable weights, to be added to the loss.
+    """The penalty `l1 Σ|w| + l2 Σ w²` over all trainable weights, which is added to the loss.
 
-    Weights are parameters with at least two axes, so biases and the scales of norms are excluded. With SGD, an `l2` of
-    λ/2 is equivalent to a `weight_decay` of λ. With adaptive optimizers they differ (Loshchilov & Hutter 2019).
+    Weights are parameters with at least two axes, so biases and the scales of norm layers are excluded. With SGD, an
+    `l2` of λ/2 is equivalent to a `weight_decay` of λ, but not with adaptive optimizers (Loshchilov & Hutter, 2019).
 
     Args:
         l1: factor of the sum of absolute values.
@@ -108,7 +109,7 @@ class WeightPenalty:
     l2: float = 0.0
 
     def __call__(self, module: nn.Module) -> Tensor:
-        """Return the penalty of a module's weights as a scalar, which is 0 if no weight is trainable."""
+        """Return the penalty for a module's weights as a scalar, which is 0 if no weight is trainable."""
         weights = [p for p in module.parameters() if p.requires_grad and p.ndim > 1]
         total = torch.zeros((), device=next((p.device for p in module.parameters()), None))
         if self.l1:
@@ -125,10 +126,10 @@ def build_loss(
     class_weights: Mapping[str, float] | Literal["balanced"] | None = None,
     class_counts: Sequence[int] | None = None,
 ) -> nn.Module:
-    """Check the options of a `Classifier`, and return its loss: `loss`, or a cross-entropy with the options.
+    """Check the loss options of a `Classifier`. Return `loss` or, by default, a cross-entropy with these options.
 
     Raises:
-        ValueError: if there are fewer than two classes, or an option does not apply to the loss.
+        ValueError: there are fewer than two classes, or an option does not apply to the loss.
     """
     if len(class_names) < 2:
         raise ValueError(f"a classifier needs at least two classes, got {', '.join(class_names) or 'none'}")
@@ -149,7 +150,7 @@ def weights_by_class(
     """Return the weight of each class in the order of `class_names`.
 
     Raises:
-        ValueError: if a class is unknown, a weight is not positive, or the class counts are unknown.
+        ValueError: a class is unknown, a weight is not positive, or the class counts are unknown.
     """
     if given == "balanced":
         if counts is None or not all(counts):
@@ -167,8 +168,8 @@ def weights_by_class(
 
 
 def remove_smoothing(loss: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the loss without label smoothing, for evaluation."""
+    """Return a copy of the loss without label smoothing, for evaluation."""
     loss = copy(loss)
     if hasattr(loss, "label_smoothing"):
         loss.label_smoothing = 0.0  # type: ignore[assignment]
-    return loss.forward  # not the module, which the task would save in checkpoints a second time
+    return loss.forward  # If the module were returned, checkpoints would contain it a second time.

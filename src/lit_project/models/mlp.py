@@ -21,17 +21,17 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class MLP(nn.Module):
-    """A multilayer perceptron for inputs of any shape, which it flattens. The linear head returns logits.
+    """A multilayer perceptron that flattens inputs of any shape. The linear head returns logits.
 
-    Each hidden layer consists of linear layer → norm → activation → dropout.
+    Each hidden layer consists of a linear layer, a norm, an activation and dropout, in this order.
 
     Args:
         input_shape: shape of one sample, such as `(C, H, W)`; set from the data.
         num_classes: number of outputs; set from the data.
         hidden_sizes: width of each hidden layer; an empty list yields a linear classifier.
         activation: activation function of the hidden layers.
-        dropout: probability of zeroing a hidden unit (Srivastava et al. 2014).
-        norm: normalisation before the activation: `batch` (Ioffe & Szegedy 2015) or `layer` (Ba et al. 2016).
+        dropout: probability of zeroing a hidden unit (Srivastava et al., 2014).
+        norm: normalisation before the activation, `batch` (Ioffe & Szegedy, 2015) or `layer` (Ba et al., 2016).
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class MLP(nn.Module):
         layers: list[nn.Module] = [nn.Flatten()]
         width = math.prod(input_shape)
         for hidden in hidden_sizes:
-            # batch norm subtracts the mean, so a bias before it would have no effect
+            # Batch norm subtracts the mean, so a bias before it would have no effect.
             layers.append(nn.Linear(width, hidden, bias=norm != "batch"))
             if norm != "none":
                 layers.append(nn.BatchNorm1d(hidden) if norm == "batch" else nn.LayerNorm(hidden))
@@ -63,7 +63,7 @@ class MLP(nn.Module):
         return self.layers(x)
 
     def tensor_parallel_plan(self) -> dict[str, ParallelStyle]:
-        """Split the hidden layers by their outputs. Norms and dropout need all outputs, so these are gathered."""
+        """Split the hidden layers by their outputs. The outputs are gathered, because norms and dropout need them."""
         linear = [f"layers.{number}" for number, layer in enumerate(self.layers) if isinstance(layer, nn.Linear)]
         return {name: ColwiseParallel(output_layouts=Replicate()) for name in linear[:-1]}
 
@@ -71,14 +71,14 @@ class MLP(nn.Module):
 class FFNN(MLP):
     """A feed-forward network with hidden layers of equal width and a linear output layer.
 
-    Each hidden layer consists of linear layer → activation → dropout.
+    Each hidden layer consists of a linear layer, an activation and dropout, in this order.
 
     Args:
         input_size: number of features; set from the data.
         output_size: number of targets; set from the data.
         hidden_layers: number of hidden layers; 0 for a linear map.
         hidden_size: width of each hidden layer.
-        dropout: probability of zeroing a hidden unit (Srivastava et al. 2014).
+        dropout: probability of zeroing a hidden unit (Srivastava et al., 2014).
         activation: activation function of the hidden layers.
     """
 

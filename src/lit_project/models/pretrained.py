@@ -1,4 +1,4 @@
-"""Models from torchvision, and loading of pretrained weights."""
+"""Models from torchvision, and functions that load pretrained weights."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -11,17 +11,17 @@ from torch import Tensor, nn
 from lit_project.models.dropout import Dropout
 from lit_project.models.resnet import BilinearPool
 
-AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")  # additional heads of GoogLeNet and Inception, used only in training
+AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")  # GoogLeNet and Inception use these heads only in training.
 
 
 def download(architecture: str, name: str) -> dict[str, Tensor]:
     """Return the state dict that torchvision publishes under a name such as `DEFAULT` or `IMAGENET1K_V1`.
 
-    The file comes from torch's cache or is downloaded. Torchvision loads it into its own model, because old files use
-    other names and formats.
+    The file is read from torch's cache or downloaded. torchvision loads it into its own model, because old files use
+    different names and formats.
 
     Raises:
-        ValueError: if there are no such weights, or they cannot be downloaded or read.
+        ValueError: there are no such weights, or they cannot be downloaded or read.
     """
     from torchvision.models import get_model, get_model_weights
 
@@ -33,9 +33,9 @@ def download(architecture: str, name: str) -> dict[str, Tensor]:
         )
     weights = get_model_weights(architecture)[name]
     try:
-        with torch.random.fork_rng(devices=[]):  # so that torchvision's initialization does not change ours
+        with torch.random.fork_rng(devices=[]):  # torchvision's initialization must not affect later random numbers.
             return get_model(architecture, weights=weights, progress=False).state_dict()
-    except Exception as error:  # no network, or a truncated file: pickle, zip and hash errors of many types
+    except Exception as error:  # A missing network or a truncated file can raise errors of many types.
         file = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
         reason = (str(error) or type(error).__name__).splitlines()[0]
         what = "is damaged: delete it" if file.exists() else f"does not exist: download it from {weights.url}"
@@ -48,23 +48,24 @@ def from_file(path: Path) -> dict[str, Tensor]:
     Tensors are loaded to the CPU, and only tensors and plain data are unpickled.
 
     Raises:
-        ValueError: if the file cannot be read or contains something else.
+        ValueError: the file cannot be read or contains something else.
     """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
         return dict(content.get("state_dict", content))
-    except Exception as error:  # the type of the error depends on the contents of the file
+    except Exception as error:  # The type of the error depends on the content of the file.
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"cannot read weights from {path}: {reason}") from error
 
 
 def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
-    """Replace the prefixes of parameter names. The longest matching prefix applies, and None drops the parameter.
+    """Replace the prefixes of parameter names. The longest matching prefix is used. None drops the parameter.
 
-    For example, `{"encoder.": "backbone.", "": "head."}` maps `encoder.x` to `backbone.x` and `y` to `head.y`.
+    For example, if `encoder.` maps to `backbone.` and the empty prefix to `head.`, `encoder.x` becomes `backbone.x` and
+    `y` becomes `head.y`.
 
     Raises:
-        ValueError: if no name starts with one of the prefixes, or two names become equal.
+        ValueError: no name starts with one of the prefixes, or two names become equal.
     """
     found: dict[str, Tensor] = {}
     unused = set(prefixes)
@@ -80,14 +81,14 @@ def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | No
         found[new] = value
     if unused:
         starts = ", ".join(sorted({name.partition(".")[0] for name in state}))
-        raise ValueError(f"no weight name starts with {min(unused)!r}; the names start with {starts}")
+        raise ValueError(f"no weight name starts with {min(unused)!r}; all names start with one of {starts}")
     return found
 
 
 def differences(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """Compare a state dict with a network's state dict, and return the names of tensors by kind of difference."""
+    """Compare a state dict with a network's own state dict. Return tensor names, grouped by kind of difference."""
     return {
-        # files of old versions have no `num_batches_tracked`, and torch does not require it either
+        # Files from old versions contain no `num_batches_tracked`, and torch does not require it either.
         "missing": [name for name in own if name not in state and not name.endswith("num_batches_tracked")],
         "unexpected": [name for name in state if name not in own],
         "of a different shape": [
@@ -99,7 +100,7 @@ def differences(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[
 
 
 def report(loaded: int, others: Mapping[str, list[str]]) -> list[str]:
-    """Return one line with the number of loaded tensors, and one for each kind of difference, with up to five names."""
+    """Return a line with the number of loaded tensors, and a line with up to five names for each kind of difference."""
     lines = [f"loaded: {loaded}"]
     for kind, names in others.items():
         if names:
@@ -109,7 +110,7 @@ def report(loaded: int, others: Mapping[str, list[str]]) -> list[str]:
 
 
 def did_you_mean(name: str, known: list[str], otherwise: str = "") -> str:
-    """Return the hint `; did you mean X?` with the most similar known name, or `otherwise` if none is similar."""
+    """Return a hint ("did you mean X?") with the most similar known name, or `otherwise` if no name is similar."""
     near = get_close_matches(name, known, 1)
     return f"; did you mean {near[0]}?" if near else otherwise
 
@@ -117,34 +118,35 @@ def did_you_mean(name: str, known: list[str], otherwise: str = "") -> str:
 class TorchvisionNet(nn.Module):
     """A model of `torchvision.models` whose last linear layer is replaced by a head for the task.
 
-    It consists of `backbone`, whose modules have torchvision's names (`backbone.conv1`…), and `head`. For
-    grey images, the weights of the first convolution are summed over the colours. The output is then exactly the same
-    as for an RGB image with three equal channels, at a third of the cost. The weights of GoogLeNet and Inception v3
-    expect values in [-1, 1]. For grey images, set mean and standard deviation to 0.5. For colour images, use ImageNet's
-    statistics, the default of `ImageFolder`, because these two models convert their input (option `transform_input`).
+    It consists of `head` and `backbone`, whose modules have torchvision's names (`backbone.conv1`…). For greyscale
+    images, the weights of the first convolution are summed over its input channels. The output is then the same as for
+    an RGB image with three equal channels, at a third of the cost. The weights of GoogLeNet and Inception v3 expect
+    values in [-1, 1]. For greyscale images, set the mean and standard deviation to 0.5. For colour images, use the
+    ImageNet statistics (the default of `ImageFolder`), because `transform_input` converts them for these two models.
 
     Args:
         input_shape: shape `(C, H, W)` of one image; set from the data.
         num_classes: number of outputs; set from the data.
-        architecture: name in `torchvision.models.list_models()`: `resnet18`, `resnet50`, `efficientnet_b0`,
-            `convnext_tiny`, `vit_b_16`…
-        weights: initial weights: a name in torchvision (`DEFAULT`, `IMAGENET1K_V1`…, downloaded to its cache), a file
-            with a state dict of this class or of torchvision's model, or null for random weights. Ignored if the
-            weights come from a checkpoint.
-        prefixes: for a file: prefix in the file → prefix in this model, such as `{"encoder.": "backbone."}`.
-            By default, the file must use the names of torchvision or of this class.
-        strict: for a file: raise an error if tensors are missing, unexpected or of a different shape, instead of
-            reporting them. A new head, or a new stem for small images, never counts as an error.
-        grey: how to process grey images: `sum` the weights of the first convolution, or `repeat` the image.
-        small_images: for residual networks: start with a 3×3 convolution of stride 1 and no max-pooling, so that 28×28
-            or 32×32 pixels are not reduced too early.
-        pooling: `average`, or for residual networks `bilinear` (see `BilinearPool`).
+        architecture: name in `torchvision.models.list_models()`, such as `resnet18`, `resnet50`, `efficientnet_b0`,
+            `convnext_tiny` or `vit_b_16`.
+        weights: a name such as `DEFAULT` or `IMAGENET1K_V1`, which torchvision downloads to its cache, or a file with
+            a state dict of this class or torchvision's model. Default: random weights. If the weights come from a
+            checkpoint, this option is ignored.
+        prefixes: maps name prefixes in a file of weights to prefixes in this model, such as `encoder.` to `backbone.`.
+            By default, the file must use the parameter names of torchvision or this class.
+        strict: raise an error if tensors in a file of weights are missing, unexpected or have a different shape. If
+            false, differences are only reported. A new head, or a new stem for small images, is always allowed.
+        grey: how to process greyscale images, `sum` (sum the weights of the first convolution) or `repeat` (repeat
+            the image in three channels).
+        small_images: start a residual network with a 3×3 convolution of stride 1 and no max-pooling, so that images
+            of 28×28 or 32×32 pixels are not reduced too early.
+        pooling: `average`, or `bilinear` for residual networks (see `BilinearPool`).
         bilinear_channels: number of channels to which features are reduced before bilinear pooling.
         dropout: probability of zeroing a feature before the head.
-        options: further arguments of torchvision's model, such as `{stochastic_depth_prob: 0.1}`.
+        options: further arguments of torchvision's model, such as `stochastic_depth_prob`.
 
     Raises:
-        ValueError: if there is no such architecture, an option does not apply to it, or the weights cannot be loaded
+        ValueError: the architecture does not exist, an option does not apply to it, or the weights cannot be loaded
             or belong to a different architecture.
     """
 
@@ -181,7 +183,7 @@ class TorchvisionNet(nn.Module):
             self.backbone.maxpool = nn.Identity()
         if pooling == "bilinear":
             pool = BilinearPool(size, bilinear_channels)
-            self.backbone.avgpool, size = pool, pool.size  # torchvision flattens the output
+            self.backbone.avgpool, size = pool, pool.size  # torchvision flattens the pooled features.
         elif bilinear_channels is not None:
             raise ValueError("bilinear_channels requires pooling: bilinear")
         self.head = nn.Sequential(Dropout(dropout), nn.Linear(size, num_classes, bias=old_head.bias is not None))
@@ -199,13 +201,13 @@ class TorchvisionNet(nn.Module):
         elif official or not any(name.startswith("backbone.") for name in state):
             state = {self._own_name(name): value for name, value in state.items()}
         first = "backbone." + _first_convolution(self.backbone)[0] + ".weight"
-        own = self.state_dict()  # includes torch's version metadata, which some models use to convert old names
+        own = self.state_dict()  # The state dict includes version metadata, which some models use to convert old names.
         if first in state and own[first].shape[1] == 1 < state[first].shape[1]:
             state[first] = state[first].sum(dim=1, keepdim=True)
         others = differences(own, state)
         fitting = {name: state[name] for name in own if name in state and own[name].shape == state[name].shape}
         lines = report(len(fitting), others)
-        # these layers may differ: a head for other classes, the stem for small images, a pooling layer with weights
+        # The head, the stem and the weights of the pooling layer may differ from the pretrained model.
         new = ("head.", first, "backbone.avgpool.")
         if (strict or official) and not all(n.startswith(new) for names in others.values() for n in names):
             raise ValueError(f"the weights of {source} do not match {architecture} ({'; '.join(lines)})")
@@ -216,7 +218,7 @@ class TorchvisionNet(nn.Module):
         return "\n".join(f"  {line}" for line in lines)
 
     def _own_name(self, name: str) -> str:
-        """Convert torchvision's name for a weight to the name in this class."""
+        """Convert a torchvision weight name to the corresponding name in this class."""
         if name.startswith(self.original_head + "."):
             return "head.1" + name.removeprefix(self.original_head)
         return "backbone." + name
@@ -246,7 +248,7 @@ def _replace(module: nn.Module, path: str, new: nn.Module) -> None:
 
 
 def _remove_head(backbone: nn.Module, architecture: str) -> tuple[str, nn.Linear]:
-    """Replace the last linear layer with an identity, and return its name and the layer."""
+    """Replace the last linear layer with an identity, and return the layer's name and the layer itself."""
     linear = [(name, module) for name, module in backbone.named_modules() if isinstance(module, nn.Linear)]
     if not linear:
         raise ValueError(f"{architecture} has no final linear layer that could be replaced")
@@ -260,7 +262,7 @@ def _first_convolution(backbone: nn.Module) -> tuple[str, nn.Conv2d]:
 
 
 def _create_like(old: nn.Conv2d, channels: int, **changes: Any) -> nn.Conv2d:
-    """Create a convolution with other input channels or kernel size, initialised for the same output variance."""
+    """Create a convolution with a different kernel size or different input channels, but the same output variance."""
     shape = {name: getattr(old, name) for name in ("kernel_size", "stride", "padding")}
     new = nn.Conv2d(channels, old.out_channels, **{**shape, **changes}, bias=old.bias is not None)
     inputs = new.weight[0].numel() / old.weight[0].numel()

@@ -8,15 +8,15 @@ from torch.nn import functional as F
 
 
 class BilinearPool(nn.Module):
-    """Bilinear pooling of a network with itself (Lin, RoyChowdhury & Maji 2015).
+    """Bilinear pooling of a network with itself (Lin, RoyChowdhury & Maji, 2015).
 
     For features `x_p` at P positions, it computes `z = Σ_p x_p x_pᵀ / P`, `y = sign(z) √|z|` and `y / ‖y‖`. This
-    distinguishes fine-grained classes by which features occur together. As the head needs K² weights per class, the
-    number of channels can be reduced first.
+    distinguishes fine-grained classes by the features that occur together. Since the head needs K² weights per class,
+    the number of channels can be reduced first.
 
     Args:
-        in_channels: number of channels of the features, C.
-        channels: output channels K of a 1×1 convolution before the products; null for no convolution.
+        in_channels: number of feature channels, C.
+        channels: output channels K of a 1×1 convolution before the products. Default: no convolution.
     """
 
     def __init__(self, in_channels: int, channels: int | None = None) -> None:
@@ -28,18 +28,18 @@ class BilinearPool(nn.Module):
         """Pool features `(B, C, H, W)` to `(B, K²)`."""
         x_BKP = self.reduce(features).flatten(2)
         given = x_BKP.dtype
-        with torch.autocast(x_BKP.device.type, enabled=False):  # in half precision, 1e-10 would be 0
+        with torch.autocast(x_BKP.device.type, enabled=False):  # In half precision, 1e-10 would be rounded to 0.
             x_BKP = x_BKP if given == torch.double else x_BKP.float()
             z_BKK = x_BKP @ x_BKP.mT / x_BKP.shape[2]
-            # add a negligible value, because the root has no derivative at 0
+            # Add a negligible value, because the square root has no derivative at 0.
             root = z_BKK.sign() * (z_BKK.abs() + 1e-10).sqrt()
             return nn.functional.normalize(root.flatten(1), dim=1).to(given)
 
 
 class ResidualBlock(nn.Module):
-    """Two 3×3 convolutions and a shortcut: `relu(norm(conv(relu(norm(conv(x))))) + shortcut(x))`.
+    """Two 3×3 convolutions and a shortcut, `relu(norm(conv(relu(norm(conv(x))))) + shortcut(x))`.
 
-    If the shape changes, the shortcut is a 1×1 convolution with batch norm (option B of the paper).
+    If the shape changes, the shortcut is a 1×1 convolution with batch norm (option B of He et al., 2016).
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
@@ -64,15 +64,15 @@ class ResidualBlock(nn.Module):
 class SmallResNet(nn.Module):
     """A residual network with a stem, three stages of `(depth - 2) / 6` blocks, pooling and a linear head.
 
-    The first stage keeps the image size; the second and third halve it and double the channels. `depth=20, width=16` is
-    the paper's ResNet-20, but with option B instead of A. It has 0.27 M parameters.
+    The second and the third stage halve the image size and double the number of channels. With `depth=20, width=16`, it
+    is the ResNet-20 of He et al., but with option B instead of option A. It has 0.27 M parameters.
 
     Args:
         input_shape: shape `(C, H, W)` of one image; set from the data.
         num_classes: number of outputs; set from the data.
-        depth: number of layers, 6n + 2: 8, 14, 20, 32, 44, 56…
-        width: channels of the first stage.
-        pooling: global `average` pooling, or `bilinear` (see `BilinearPool`).
+        depth: number of layers, which must be 6n + 2 (8, 14, 20, 32, 44, 56…).
+        width: number of channels in the first stage.
+        pooling: global `average` pooling, or `bilinear` pooling (see `BilinearPool`).
 
     Raises:
         ValueError: `depth` is not 6n + 2.
@@ -104,7 +104,7 @@ class SmallResNet(nn.Module):
         self.pool = BilinearPool(channels) if pooling == "bilinear" else None
         self.head = nn.Linear(self.pool.size if self.pool else channels, num_classes)
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):  # He et al. 2015: keeps the variance constant through ReLU
+            if isinstance(module, nn.Conv2d):  # This keeps the variance constant through ReLU (He et al., 2015).
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:

@@ -9,18 +9,19 @@ from torch import Tensor, nn
 class TimmNet(nn.Module):
     """A timm model that maps images `(B, C, H, W)` to logits `(B, K)`. Configs may call it `timm.create_model`.
 
-    It consists of `backbone`, whose modules have timm's names (`backbone.stages.3`…), and `head`, the last linear
-    layer. A classifier of any other kind, such as two heads, stays in `backbone`, and `head` is an identity.
+    The last linear layer is `head`. The rest is `backbone`, whose modules have timm's names (`backbone.stages.3`…).
+    Other classifiers, such as a pair of heads, stay in `backbone`, and `head` is then an identity.
 
     Args:
-        model_name: a name in `timm.list_models()`: `resnet10t`, `convnext_atto`, `vit_tiny_patch16_224`…
+        model_name: a name in `timm.list_models()`, such as `resnet10t`, `convnext_atto` or `vit_tiny_patch16_224`.
         input_shape: shape `(C, H, W)` of one image; set from the data.
         num_classes: number of classes K; set from the data.
-        pretrained: download timm's weights and start from them, unless the weights come from a checkpoint.
-        options: further arguments, such as `{drop_rate: 0.1}`; models with fixed `img_size` get it from the data.
+        pretrained: download timm's weights as initial weights, unless the weights come from a checkpoint.
+        options: further arguments, such as `drop_rate`. If a model needs `img_size`, it is set from the data.
 
     Raises:
-        ImportError: timm is not installed; ValueError: timm has no such model.
+        ImportError: timm is not installed.
+        ValueError: timm has no such model.
     """
 
     def __init__(

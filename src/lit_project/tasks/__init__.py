@@ -1,1 +1,1 @@
-"""Tasks: LightningModules that train a model. They do not depend on a specific dataset."""
+"""LightningModules that train a model. They do not depend on a specific dataset."""

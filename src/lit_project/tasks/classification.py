@@ -1,4 +1,4 @@
-"""Single-label classification: a generic task, and a task for images with the usual training recipes."""
+"""A generic task for single-label classification, and an image classification task with common training recipes."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 
 
 class Classifier(Task):
-    """Classification task for batches `(inputs, targets, indices)` and networks with logits `(B, num_classes)`.
+    """Classification task for batches `(inputs, targets, indices)` and networks that return `(B, num_classes)` logits.
 
-    Logged at the end of each epoch, over all samples and processes: `train/loss` and `train/accuracy`; for `val` and
-    `test` also `top{k}_accuracy`, `class_accuracy/NAME` (recall) and `samples`. Only `train/loss` uses label smoothing.
+    At the end of each epoch, the task logs `loss` and `accuracy` over all samples and processes. `val` and `test` also
+    log `top{k}_accuracy`, `class_accuracy/NAME` (recall) and `samples`. Only `train/loss` uses label smoothing.
 
     Args:
         net: model that returns logits (no softmax).
         optimizer: creates the optimizer for the parameters.
-        class_names: class names in the order of the logits; set from the data and stored in the checkpoint.
-        loss: maps logits `(B, num_classes)` and classes `(B,)` to the mean loss of the batch; default: cross-entropy.
-        label_smoothing: fraction of the target that is spread evenly over all classes in training (Szegedy et al.
-            2016); only for the default loss.
-        class_weights: weight of each class in the default loss, by name (default: 1). `balanced` makes the weights
-            inversely proportional to the class's number of training samples, with a mean of 1 over these samples.
-        class_counts: number of training samples of each class; set from the data if known.
-        top_k: also log the fraction of samples whose target is among the k most likely classes; 1 turns this off;
-            default: 3 if there are more than 3 classes.
-        **kwargs: arguments of `Task`: schedulers, parameter_groups, channels_last, compile, metrics.
+        class_names: class names in the order of the logits. Set from the data and stored in the checkpoint.
+        loss: maps logits `(B, num_classes)` and classes `(B,)` to the mean loss of the batch. Default: cross-entropy.
+        label_smoothing: fraction of the target that is spread evenly over all classes in training (Szegedy et al.,
+            2016). It requires the default loss.
+        class_weights: weight of each class in the default loss, by name (default: 1). With `balanced`, weights are
+            inversely proportional to the number of training samples per class, with a mean of 1 over all samples.
+        class_counts: number of training samples per class; set from the data if known.
+        top_k: log the fraction of samples whose target is among the k most likely classes. 1 disables this metric.
+            Default: 3 if there are more than 3 classes.
+        **kwargs: `schedulers`, `parameter_groups`, `channels_last`, `compile` and `metrics` of `Task`.
 
     Raises:
-        ValueError: if there are fewer than two classes, an option does not apply to the loss, or a value is invalid.
+        ValueError: there are fewer than two classes, an option does not apply to the loss, or a value is invalid.
     """
 
     def __init__(
@@ -68,18 +68,18 @@ class Classifier(Task):
         self.class_names = list(class_names)
         self.loss = build_loss(self.class_names, loss, label_smoothing, class_weights, class_counts)
         self.top_k = check_top_k(top_k, len(self.class_names))
-        # the data module checks the targets once per split, so the metric does not check every batch
+        # The data module checks the targets once per split, so the metric need not check every batch.
         self.confusion = MulticlassConfusionMatrix(len(self.class_names), validate_args=False)
         self.calibration = Calibration()
         self.all_probabilities = False  # whether `predict_step` returns the probabilities of all classes
-        self.confusion_matrix: Tensor | None = None  # counts of the last evaluation: [target, prediction]
+        self.confusion_matrix: Tensor | None = None  # counts in the last evaluation, as [target, prediction]
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return logits `(B, num_classes)` for inputs `(B, …)`."""
         return self.net(inputs)
 
     def configure_optimizers(self) -> Any:
-        """Return the optimizer and its learning rate schedulers. The factors of several schedulers are multiplied."""
+        """Return the optimizer and its schedulers. If there are several schedulers, their factors are multiplied."""
         optimizer = build_optimizer(self.optimizer_factory, self.parameter_groups())
         return [optimizer], build_schedulers(self.schedules, optimizer, self.length)
 
@@ -94,7 +94,7 @@ class Classifier(Task):
         return self.evaluate(batch, "test")
 
     def evaluation_step(self, batch: Any, split: str) -> dict[str, Tensor]:
-        """Update the sums with a batch. Returns `logits` `(B, num_classes)` and `targets` `(B,)` for callbacks."""
+        """Add a batch to the sums. Return `logits` `(B, num_classes)` and `targets` `(B,)` for callbacks."""
         inputs, targets = batch[0], batch[1]
         logits = self(inputs).float() if split == "val" else self.test_logits(inputs)
         sums = {}
@@ -109,7 +109,7 @@ class Classifier(Task):
     def evaluation_start(self) -> None:
         super().evaluation_start()
         self.evaluation_loss = remove_smoothing(self.loss)
-        self.in_detail = self.trainer.state.fn != "fit"  # validation during a fit reports no calibration
+        self.in_detail = self.trainer.state.fn != "fit"  # Validation during a fit reports no calibration.
         self.confusion.reset()
         self.calibration.reset()
 
@@ -118,23 +118,23 @@ class Classifier(Task):
         if self.in_detail:
             self.notes["confusion"] = confusion_by_name(counts, self.class_names)
             self.notes["calibration"] = self.calibration.compute()
-        # `totals` contains the loss, top-k accuracy and any sums that a subclass adds
+        # `totals` contains the loss, the top-k accuracy and any sums that a subclass adds.
         return {**totals.means(), **accuracies(counts, self.class_names)}
 
     def metric_inputs(self, outputs: Any) -> Iterable[Tensor]:
-        """Return probabilities `(B, num_classes)` and targets `(B,)`. Metrics may mistake logits for probabilities."""
+        """Return probabilities `(B, num_classes)` and targets `(B,)`. Logits could be mistaken for probabilities."""
         return outputs["logits"].softmax(dim=1), outputs["targets"]
 
     def test_logits(self, inputs: Tensor) -> Tensor:
-        """Return the logits that `test` and `predict` use, float32 `(B, num_classes)`."""
+        """Return the logits for `test` and `predict`, float32 `(B, num_classes)`."""
         return self(inputs).float()
 
     def probabilities(self, inputs: Tensor) -> Tensor:
-        """Return the class probabilities that `test` and `predict` use, float32 `(B, num_classes)`."""
+        """Return the class probabilities for `test` and `predict`, float32 `(B, num_classes)`."""
         return self.test_logits(inputs).softmax(dim=1)
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:
-        """Return the columns of the prediction table; see `prediction_columns`."""
+        """Return the columns of the prediction table (see `prediction_columns`)."""
         inputs, targets, indices = batch
         if len(indices) == 0:
             return {}
@@ -142,15 +142,15 @@ class Classifier(Task):
         return prediction_columns(indices, targets, probabilities, names, self.all_probabilities)
 
     def exported(self, batch: Any) -> "Exported":
-        """Return the function for `export`, which maps the inputs of a prediction batch to `probabilities`."""
+        """Return the function for `export`, which maps a batch of inputs to `probabilities`."""
         return exported(self, batch)
 
 
 class ImageClassifier(Classifier):
     """A `Classifier` for images `(B, C, H, W)`, with normalization and common recipes for training and testing.
 
-    `mean`, `std` and the class names are set from the data and stored in the checkpoint, so prediction needs no other
-    file.
+    `mean`, `std` and the class names are set from the data and stored in the checkpoint. Prediction therefore needs no
+    other file.
 
     Args:
         net: model that maps images to logits (no softmax).
@@ -158,15 +158,15 @@ class ImageClassifier(Classifier):
         class_names: class names in the order of the logits; set from the data.
         mean: mean of each channel for pixel values in [0, 1]; set from the data.
         std: standard deviation of each channel; set from the data.
-        mixing: mixup and cutmix in training; see `Mixing`. The training accuracy is then the mean fraction of
-            the target that belongs to the predicted class.
-        penalty: penalty for large weights, added to the training loss but logged separately, as `train/penalty`.
-        test_time_flips: `test` and `predict` average the probabilities over the image and these flips of it.
-        test_time_shift: also average over the image shifted by this many pixels towards each corner; see `views`.
+        mixing: mixup and cutmix in training (see `Mixing`). With mixing, the training accuracy is the average fraction
+            of the target that belongs to the predicted class.
+        penalty: penalty for large weights. It is added to the training loss, but logged separately as `train/penalty`.
+        test_time_flips: `test` and `predict` also average the probabilities over these flips of the image.
+        test_time_shift: also average over the image shifted by this many pixels towards each corner (see `views`).
         **kwargs: arguments of `Classifier` and `Task`.
 
     Raises:
-        ValueError: if `test_time_shift` is negative, or the loss does not support the soft targets of `mixing`.
+        ValueError: `test_time_shift` is negative, or the loss does not support the soft targets of `mixing`.
     """
 
     def __init__(
@@ -188,32 +188,32 @@ class ImageClassifier(Classifier):
         if mixing is not None:
             check_soft_targets(self.loss, len(class_names))
         self.mixing, self.penalty = mixing, penalty
-        self.notes["task"] = "image-classification"  # name of the task on the Hugging Face Hub
+        self.notes["task"] = "image-classification"  # task name on the Hugging Face Hub
         self.test_time_flips, self.test_time_shift = test_time_flips, test_time_shift
-        self.epochs: int | None = None  # length of the run; None if it is unlimited
+        self.epochs: int | None = None  # length of the run, or None if it is unlimited
         self.mean: Tensor
         self.std: Tensor
-        # non-persistent: a warm start on a different dataset must use the statistics of that dataset
+        # Non-persistent, because a warm start on a different dataset must use the statistics of that dataset.
         self.register_buffer("mean", torch.tensor(list(mean)).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(list(std)).view(-1, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits `(B, num_classes)` for float images `(B, C, H, W)` in [0, 1]."""
         normalized = (images - self.mean).div_(self.std)
-        return self.net(normalized.to(self.mean.dtype))  # the buffers have the dtype set by the trainer's precision
+        return self.net(normalized.to(self.mean.dtype))  # The trainer's precision determines the dtype of the buffers.
 
     def test_logits(self, images: Tensor) -> Tensor:
-        """Return logits `(B, num_classes)`, or log mean probabilities if there are several views of each image."""
+        """Return logits `(B, num_classes)`. If there are several views, return the log of the mean probabilities."""
         return mean_logits(self, images, self.test_time_flips, self.test_time_shift)
 
     def configure_model(self) -> None:
-        """Shard the network. Raises UserError if there is a penalty, which needs unsharded weights."""
+        """Shard the network. Raises UserError if there is a penalty, because it requires unsharded weights."""
         if self.device_mesh is not None and self.penalty is not None:
-            raise UserError("model.penalty needs unsharded weights, but this run shards them")
+            raise UserError("model.penalty requires unsharded weights, but this run shards them")
         super().configure_model()
 
     def on_train_start(self) -> None:
-        """Store the length of the run, because mixing may be turned off in the last epochs."""
+        """Store the length of the run, because mixing can be disabled in the last epochs."""
         super().on_train_start()
         self.epochs = self.length("epoch")
 

@@ -1,4 +1,4 @@
-"""Results of a classifier: accuracies, confusion matrix, calibration, prediction table and exported function."""
+"""A classifier's accuracies, confusion matrix, calibration, prediction table and exported function."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Calibration(Metric):
-    """Sums of samples, confidence and correct predictions in 15 equal bins of the confidence (Guo et al. 2017)."""
+    """Sums of samples, confidences and correct predictions in 15 equal confidence bins (Guo et al., 2017)."""
 
     sums: Tensor  # (3, 15)
 
@@ -22,16 +22,16 @@ class Calibration(Metric):
         self.add_state("sums", torch.zeros(3, 15), dist_reduce_fx="sum")
 
     def update(self, logits: Tensor, targets: Tensor) -> None:
-        """Count logits `(B, num_classes)` and targets `(B,)`."""
+        """Add logits `(B, num_classes)` and targets `(B,)` to the sums."""
         confidence, predicted = logits.softmax(dim=1).max(dim=1)
-        confidence = confidence.nan_to_num()  # RunRecord already reports diverged models
+        confidence = confidence.nan_to_num()  # `RunRecord` already reports diverged models.
         bins = (confidence * 15).long().clamp(max=14)
         columns = torch.stack([torch.ones_like(confidence), confidence, (predicted == targets).to(confidence)])
-        self.sums = self.sums.float().index_add(1, bins, columns.float())  # bfloat16 would round the counts
+        self.sums = self.sums.float().index_add(1, bins, columns.float())  # bfloat16 would round the counts.
 
     def compute(self) -> dict[str, Any]:
-        """Return the expected calibration error `ece`, and `samples`, mean `confidence` and `accuracy` of each bin."""
-        samples, confidence, right = self.sums.cpu().double()  # Apple GPUs have no float64
+        """Return the expected calibration error `ece`, and the `samples`, `confidence` and `accuracy` of each bin."""
+        samples, confidence, right = self.sums.cpu().double()  # Apple GPUs do not support float64.
         means = [
             [round(float(s / n), 6) if n else None for s, n in zip(x, samples, strict=True)]
             for x in (confidence, right)
@@ -41,7 +41,7 @@ class Calibration(Metric):
 
 
 def check_top_k(top_k: int | None, num_classes: int) -> int:
-    """Return `top_k`, by default 3 if there are more than 3 classes, else 1. Raises ValueError if out of range."""
+    """Return `top_k`. The default is 3 for more than 3 classes, and 1 otherwise. Raises ValueError if out of range."""
     if top_k is None:
         top_k = 3 if num_classes > 3 else 1
     if not 1 <= top_k <= num_classes:
@@ -50,7 +50,7 @@ def check_top_k(top_k: int | None, num_classes: int) -> int:
 
 
 def accuracies(counts: Tensor, class_names: Sequence[str]) -> dict[str, float]:
-    """Return accuracy, number of samples, and recall of each class that has samples.
+    """Return the accuracy, the number of samples, and the recall of each class that has samples.
 
     Args:
         counts: float64 confusion matrix `(num_classes, num_classes)`, indexed by [target, prediction].
@@ -65,7 +65,7 @@ def accuracies(counts: Tensor, class_names: Sequence[str]) -> dict[str, float]:
 
 
 def confusion_by_name(counts: Tensor, class_names: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Return the nonzero entries of a confusion matrix as a nested mapping: true class → predicted class → samples."""
+    """Return a confusion matrix's nonzero counts, first by true class and then by predicted class."""
     found: dict[str, dict[str, int]] = {name: {} for name in class_names}
     for (true, predicted), count in zip(counts.nonzero().tolist(), counts[counts > 0].tolist(), strict=True):
         found[class_names[true]][class_names[predicted]] = int(count)
@@ -75,7 +75,7 @@ def confusion_by_name(counts: Tensor, class_names: Sequence[str]) -> dict[str, d
 def prediction_columns(
     indices: Tensor, targets: Tensor, probabilities_BK: Tensor, class_names: Sequence[str], all_probabilities: bool
 ) -> dict[str, list[Any]]:
-    """Return prediction columns: index, predicted class, its name and probability, and the target if it is known.
+    """Return columns with the index, predicted class, class name, probability and, if known, target of each sample.
 
     `all_probabilities` adds a column `probability/CLASS` for each class.
     """
@@ -94,7 +94,7 @@ def prediction_columns(
 
 
 def exported(task: "Classifier", batch: Any) -> "Exported":
-    """Return the function for `export`, which maps the inputs of a prediction batch to `probabilities`."""
+    """Return the function for `export`, which maps a batch of inputs to `probabilities`."""
     from lit_engine.tools.export.parts import Exported, Part
 
     name = getattr(batch, "_fields", ("inputs",))[0]

@@ -1,4 +1,4 @@
-"""Mixup and cutmix."""
+"""Mixup and cutmix augmentation."""
 
 from dataclasses import dataclass
 
@@ -9,13 +9,13 @@ from torch.nn import functional as F
 
 @dataclass
 class Mixing:
-    """Mixup and cutmix, which mix pairs of images, and their targets in the same proportion λ ~ Beta(α, α).
+    """Mixup and cutmix, which mix pairs of images and their targets in the same proportion λ ~ Beta(α, α).
 
-    - mixup (Zhang et al. 2018): `λ x + (1 - λ) x'`
-    - cutmix (Yun et al. 2019): a rectangle that covers `1 - λ` of the area is copied from x'. It is clipped at the
-      border, and λ is then set to the remaining fraction of x.
+    - Mixup (Zhang et al., 2018) computes `λ x + (1 - λ) x'`.
+    - Cutmix (Yun et al., 2019) copies a rectangle that covers `1 - λ` of the area from x'. The rectangle is clipped at
+      the border, and λ is then set to the remaining fraction of x.
 
-    λ, the rectangle's position and the partner x' are drawn separately for each image.
+    Each image gets its own random λ, position of the rectangle and partner x'.
 
     Args:
         mixup_alpha: α of mixup; 0 disables it.
@@ -25,7 +25,7 @@ class Mixing:
         off_last_epochs: number of epochs without mixing at the end of the run, even if `max_steps` ends the run.
 
     Raises:
-        ValueError: if both methods are disabled, or a value is out of range.
+        ValueError: both methods are disabled, or a value is out of range.
     """
 
     mixup_alpha: float = 0.0
@@ -43,7 +43,7 @@ class Mixing:
             raise ValueError("mixing: cutmix_share and probability must be in [0, 1], off_last_epochs at least 0")
 
     def is_active(self, epoch: int, epochs: int | None) -> bool:
-        """Return whether an epoch, counted from 0, uses mixing. `epochs` is the length of the run (None: unlimited)."""
+        """Return whether an epoch, counted from 0, uses mixing. If `epochs` is None, the run's length is unlimited."""
         return not self.off_last_epochs or epochs is None or epoch < epochs - self.off_last_epochs
 
     def __call__(self, images: Tensor, targets: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
@@ -69,8 +69,8 @@ class Mixing:
 def rectangles(share_B: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
     """Return masks (bool `(B, H, W)`, true for pixels of the other image) and the remaining fractions λ `(B,)`.
 
-    Each rectangle has √(1 - λ) times the image's height and width, around a uniformly drawn centre (Yun et al. 2019,
-    eq. 2).
+    Each rectangle has √(1 - λ) times the image's height and width. Its centre is uniform in the image (Yun et al.,
+    2019, equation 2).
     """
     side_B = (1 - share_B).sqrt()
     spans = []
@@ -89,10 +89,10 @@ def check_soft_targets(loss: nn.Module, num_classes: int) -> None:
     try:
         value = loss(torch.zeros_like(soft), soft)
         fine = value.ndim == 0 and bool(value.isfinite())
-    except Exception:  # a user's loss may raise anything
+    except Exception:  # A user's loss may raise any exception.
         fine = False
     if not fine:
         raise ValueError(
-            f"mixing needs a loss that accepts probabilities (B, K) as targets, but {type(loss).__name__} does not: "
+            f"mixing requires a loss with probabilities (B, K) as targets, but {type(loss).__name__} rejects them: "
             "use the default loss or SmoothedCrossEntropy"
         )

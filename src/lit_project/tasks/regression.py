@@ -1,4 +1,4 @@
-"""Regression: predicts numeric targets from numeric features."""
+"""The regression task, which predicts numeric targets from numeric features."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,22 +15,23 @@ from lit_engine.training.task import Task
 if TYPE_CHECKING:
     from lit_engine.tools.export.parts import Exported
 
-SUMS = ("residual", "absolute", "first", "second")  # sums for each target; see `Regressor.evaluation_step`
+SUMS = ("residual", "absolute", "first", "second")  # `Regressor.evaluation_step` computes these sums per target.
 
 
 class Regressor(Task):
     """Regression task for models that map F standardised features `(B, F)` to T standardised targets `(B, T)`.
 
     Names and statistics are set from the data and stored in the checkpoint, so prediction needs no other file.
-    `forward` standardises the features and returns predictions in the units of the targets.
+    `forward` standardises the features and returns predictions in the original units of the targets.
 
-    Logged at the end of each epoch, over all samples and processes: `train/loss`; for `val` and `test` also:
+    At the end of each epoch, the task logs metrics over all samples and processes. Training logs `train/loss`. `val`
+    and `test` log the following metrics:
 
-    - `loss` on the standardised targets, and `samples`.
-    - `mse` and `mae` in the unit of the target. With several targets they are logged per target, as `mse/NAME` and
-      `mae/NAME`; `mse_standardised` and `mae_standardised` are their means over the targets in units of `target_std`.
-    - `r2`, the mean over the targets of 1 - SS_res / SS_tot, where SS_tot is relative to the mean of the evaluated
-      split. Targets that are constant in this split have no R² and are ignored. If no others exist, `r2` is not logged.
+    - `loss` is computed from the standardised targets. `samples` is the number of samples.
+    - `mse` and `mae` are in the target's unit. Several targets are logged as `mse/NAME` and `mae/NAME`. In this case,
+      `mse_standardised` and `mae_standardised` are means over all targets in units of `target_std`.
+    - `r2` is the mean of 1 - SS_res / SS_tot over all targets. SS_tot is relative to the mean of the evaluated split.
+      Targets that are constant in this split have no R² and are ignored. Without other targets, `r2` is not logged.
 
     Args:
         net: model that maps `(B, F)` to `(B, T)`.
@@ -41,11 +42,11 @@ class Regressor(Task):
         feature_std: standard deviation of each feature; set from the data.
         target_mean: mean of each target; set from the data.
         target_std: standard deviation of each target; set from the data.
-        loss: maps outputs and targets, both `(B, T)`, to their mean loss; default: squared error.
-        **kwargs: arguments of `Task`: schedulers, parameter_groups, compile, metrics.
+        loss: maps outputs and targets, both `(B, T)`, to their mean loss. Default: squared error.
+        **kwargs: `schedulers`, `parameter_groups`, `compile` and `metrics` of `Task`.
 
     Attributes:
-        r2: R² by target name in the last evaluation, without constant targets.
+        r2: R² by target name in the last evaluation, excluding constant targets.
     """
 
     headline_metrics = ("loss", "r2")
@@ -72,35 +73,35 @@ class Regressor(Task):
         self.loss = loss or nn.MSELoss()
         self.target_names = list(target_names)
         self.feature_names = list(feature_names)
-        # non-persistent: a warm start on a different dataset must use the statistics of that dataset
+        # Non-persistent, because a warm start on a different dataset must use the statistics of that dataset.
         for name, values in (
             ("feature_mean", feature_mean), ("feature_std", feature_std),
             ("target_mean", target_mean), ("target_std", target_std),
         ):  # fmt: skip
             self.register_buffer(name, torch.tensor(list(values), dtype=WIDE), persistent=False)
-        self.notes["task"] = "tabular-regression"  # name of the task on the Hugging Face Hub
+        self.notes["task"] = "tabular-regression"  # task name on the Hugging Face Hub
         self.r2: dict[str, float] = {}
 
     def setup(self, stage: str) -> None:
-        """Raise UserError for a low precision, because Lightning would cast the unnormalized features and targets."""
+        """Raise UserError for a low precision, to which Lightning would cast the unnormalized features and targets."""
         precision = str(self.trainer.precision)
         rounds = f"precision {precision} rounds the unnormalized features and targets"
         if precision in ("16-true", "bf16-true"):
             raise UserError(f"{rounds}: use {precision.replace('true', 'mixed')}")
         offsets = [self.feature_mean.abs() / self.feature_std, self.target_mean.abs() / self.target_std]
-        if "mixed" in precision and torch.cat(offsets).max() > 10_000:  # float32 leaves 3 digits of the deviation
+        if "mixed" in precision and torch.cat(offsets).max() > 10_000:  # float32 keeps only 3 digits of the deviation
             raise UserError(f"{rounds} to float32, but a mean exceeds 10,000 standard deviations: use 32-true")
         super().setup(stage)
 
     def standardise(self, targets: Tensor) -> Tensor:
-        """Standardise targets `(B, T)`, for comparison with the model's outputs."""
+        """Standardise targets `(B, T)` to compare them with the model's outputs."""
         return ((targets - self.target_mean) / self.target_std).to(self.dtype)
 
     def outputs(self, features: Tensor) -> Tensor:
         """Return the model's standardised outputs `(B, T)` for unnormalized features `(B, F)`.
 
         Raises:
-            UserError: the outputs have a different shape, which the loss might silently broadcast.
+            UserError: the shapes of outputs and targets differ. The loss might silently broadcast them.
         """
         outputs = self.net(((features - self.feature_mean) / self.feature_std).to(self.dtype))
         expected = (features.shape[0], len(self.target_names))
@@ -113,7 +114,7 @@ class Regressor(Task):
         return self.outputs(features).float() * self.target_std + self.target_mean
 
     def configure_optimizers(self) -> Any:
-        """Return the optimizer and its learning rate schedulers. The factors of several schedulers are multiplied."""
+        """Return the optimizer and its schedulers. If there are several schedulers, their factors are multiplied."""
         optimizer = build_optimizer(self.optimizer_factory, self.parameter_groups())
         return [optimizer], build_schedulers(self.schedules, optimizer, self.length)
 
@@ -128,12 +129,12 @@ class Regressor(Task):
         return self.evaluate(batch, "test")
 
     def evaluation_step(self, batch: Any, split: str) -> dict[str, Tensor]:
-        """Update the sums with a batch. Returns `predictions` and `targets`, `(B, T)` in original units."""
+        """Add a batch to the sums. Return `predictions` and `targets` `(B, T)` in original units."""
         features, targets = batch[0], batch[1]
         outputs = self.outputs(features).float()
         predictions = outputs * self.target_std + self.target_mean
         true, error = _double(targets), _double(predictions) - _double(targets)
-        # standardised targets are near zero, so no digits cancel in SS_tot; R² is the same
+        # Standardised targets have the same R² and are close to zero, so no digits are lost in SS_tot.
         z = (true - _double(self.target_mean)) / _double(self.target_std)
         sums = dict(zip(SUMS, (error**2, error.abs(), z, z**2), strict=True))
         columns = {f"{name}/{k}": s for name, v in sums.items() for k, s in enumerate(v.sum(dim=0).unbind())}
@@ -152,13 +153,13 @@ class Regressor(Task):
         )
         std = _double(self.target_std.cpu())
         r2 = 1 - squared / std**2 / (second - first**2)
-        varies = second - first**2 > 1e-12 * second  # rounding may leave a tiny variance in equal numbers
+        varies = second - first**2 > 1e-12 * second  # Due to rounding, equal numbers may have a tiny variance.
         self.r2 = {name: float(value) for name, value, real in zip(self.target_names, r2, varies, strict=True) if real}
         values = {"loss": means["loss"]}
         for name, each, scale in (("mse", squared, std**2), ("mae", absolute, std)):
             if len(each) == 1:
                 values[name] = each.item()
-            else:  # their units differ
+            else:  # The units of several targets may differ.
                 values |= {f"{name}/{target}": e.item() for target, e in zip(self.target_names, each, strict=True)}
                 values[f"{name}_standardised"] = (each / scale).mean().item()
         if self.r2:
@@ -166,7 +167,7 @@ class Regressor(Task):
         return {**values, "samples": float(totals.count)}
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:
-        """Return the columns of the prediction table: index, prediction, and the target if it is known.
+        """Return columns with the index, the prediction and, if known, the target of each sample.
 
         With several targets, the columns are named `prediction/NAME` and `target/NAME`.
         """
@@ -183,7 +184,7 @@ class Regressor(Task):
         return rows
 
     def exported(self, batch: Any) -> "Exported":
-        """Return the function for `export`, which maps features to predictions, both in their original units."""
+        """Return the function for `export`, which maps features to predictions in their original units."""
         from lit_engine.tools.export.parts import Exported, Part
 
         part = Part(self, self.forward, {"features": batch[0]}, ["predictions"])
@@ -198,5 +199,5 @@ class Regressor(Task):
 
 
 def _double(values: Tensor) -> Tensor:
-    """Convert to float64, where sums over many samples stay accurate. Moves MPS tensors to the CPU first."""
+    """Convert to float64, so that sums over many samples are accurate. MPS tensors are moved to the CPU first."""
     return values.cpu().double() if values.device.type == "mps" else values.double()

@@ -1,4 +1,4 @@
-"""Figures for regression: predicted against true values, and residuals."""
+"""Regression figures, which plot predictions against true values, and residuals against predictions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 CAPTIONS = {
     "predicted": "Predictions plotted against true values. The dashed line marks perfect predictions.",
-    "residuals": "Residuals (true minus predicted) against predictions. A trend or funnel suggests a poor fit.",
+    "residuals": "Residuals (true minus predicted) against predictions. A trend or a funnel indicates a poor fit.",
 }
-MOST_POINTS = 5000  # more points would overlap too much
+MOST_POINTS = 5000  # More points would overlap too much.
 
 
 def predicted_against_true(
@@ -28,9 +28,9 @@ def predicted_against_true(
     """Draw one panel per target, with a line that marks perfect predictions.
 
     Args:
-        panels: title of each panel → true values and predictions, both `(N,)`, thinned evenly to 5000 points at most.
-        title: title of the figure.
-        residuals: plot residuals (true minus predicted) against predictions instead.
+        panels: true values and predictions, both `(N,)`, by panel title. At most 5000 evenly spaced points are drawn.
+        title: figure title.
+        residuals: plot residuals (true minus predicted) against predictions.
     """
     columns = min(4, len(panels))
     rows = -(-len(panels) // columns)
@@ -59,8 +59,9 @@ def predicted_against_true(
 
 
 class PredictedAgainstTrue(DrawsEvaluation):
-    """Callback that writes `figures/SPLIT_predicted.png` and `SPLIT_residuals.png` after `validate` and `test`, if
-    evaluation steps return `predictions` and `targets` `(B, T)`. TensorBoard and W&B loggers get the figures too.
+    """Callback that writes `figures/SPLIT_predicted.png` and `SPLIT_residuals.png` after `validate` and `test`.
+
+    Evaluation steps must return `predictions` and `targets` `(B, T)`. TensorBoard and W&B loggers receive the figures.
     """
 
     def __init__(self) -> None:
@@ -79,7 +80,7 @@ class PredictedAgainstTrue(DrawsEvaluation):
         task: Any = pl_module
         split = "test" if trainer.testing else "val"
         true, predicted = (torch.cat(values) for values in zip(*points, strict=True))
-        # R² covers all samples, even if not all are drawn; a constant target has no R²
+        # R² is computed from all samples, even if not all are drawn. Constant targets have no R².
         titles = [f"{name}: R² {task.r2[name]:.4f}" if name in task.r2 else name for name in task.target_names]
         panels = {title: (true[:, k], predicted[:, k]) for k, title in enumerate(titles)}
         for residuals, name in enumerate(("predicted", "residuals")):

@@ -1,7 +1,7 @@
-"""An example of manual optimisation: several optimizers in one task, each for a different part of the model.
+"""An example of manual optimisation, in which several optimizers train different parts of a model.
 
-`class TranslatorOfParts(SeveralOptimizers, Translator)` below trains encoder and decoder with separate optimizers; see
-`configs/translation_two_optimizers.yaml`. If only learning rates or weight decay differ, `ParameterGroups` is enough.
+For example, the class `TranslatorOfParts` below trains the encoder and the decoder with separate optimizers (see
+`configs/translation_two_optimizers.yaml`). If only learning rates or weight decay differ, `ParameterGroups` is enough.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Part:
 
     Args:
         name: name of the learning rate in logs (`lr/NAME`).
-        match: module paths or patterns of parameter names; see `Group`.
+        match: module paths or patterns of parameter names (see `Group`).
         optimizer: creates the optimizer for these parameters.
         schedulers: learning rate schedules of this optimizer.
     """
@@ -39,19 +39,19 @@ class Part:
 
 
 class SeveralOptimizers(Task):
-    """Mixin that gives a task one optimizer per part. All optimizers step together, which counts as one step.
+    """Mixin for a task with one optimizer per part of the model. A step of all optimizers together counts as one step.
 
-    With manual optimisation, Lightning leaves accumulation, clipping and schedules to the task and rejects the
-    trainer's options for them, so they are options of the task. The loss is still averaged over the whole step.
+    With manual optimisation, the task is responsible for accumulation, clipping and schedules. Lightning rejects these
+    options in the trainer, so they are options of the task. The loss is still averaged over the whole step.
 
     Args:
-        parts: groups of parameters; each trainable parameter must belong to exactly one part.
-        accumulate: micro-batches per optimizer step.
-        clip_norm: maximum norm of the gradient over all parts together; null disables clipping.
+        parts: groups of parameters. Each trainable parameter must belong to exactly one part.
+        accumulate: number of micro-batches per optimizer step.
+        clip_norm: maximum norm of the gradient, computed over all parts. Default: no clipping.
         kwargs: arguments of the task, except `optimizer`, `schedulers` and `parameter_groups`.
 
     Raises:
-        GroupError: a parameter belongs to no part or to two, or a pattern matches nothing.
+        GroupError: a parameter belongs to no part or several parts, or a pattern matches nothing.
     """
 
     untrained: ClassVar[dict[str, Any]] = {"parts": [Part("all", [], no_optimizer)]}
@@ -66,7 +66,7 @@ class SeveralOptimizers(Task):
         self.clip_norm = clip_norm
 
     def configure_optimizers(self) -> Any:
-        """Return one optimizer per part with its schedules. Raises UserError for unsupported options."""
+        """Return one optimizer and its schedules per part. Raises UserError if the precision is not supported."""
         if scales_loss(self.trainer):
             raise UserError(
                 f"precision {self.trainer.precision} scales the loss, which several optimizers do not support: "
@@ -85,7 +85,7 @@ class SeveralOptimizers(Task):
                 raise GroupError(f"parts: {part.name} has no trainable parameters")
             own, schedules = build_optimizers([by_name[part.name]], part.optimizer, part.schedulers, self.length)
             if any("monitor" in config and config["interval"] == "step" for config in schedules):
-                raise ScheduleError(f"parts: a schedule of {part.name} monitors a metric: its interval must be epoch")
+                raise ScheduleError(f"parts: a schedule of {part.name} monitors a metric: set its interval to epoch")
             optimizers += own
             configs += [{**config, "name": f"{part.name}/{config['name']}"} for config in schedules]
         return optimizers, configs
@@ -96,7 +96,7 @@ class SeveralOptimizers(Task):
         return [schedule for part in self.parts for schedule in part.schedulers]
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Run the backward pass on the task's loss. The last micro-batch of a step also steps all optimizers."""
+        """Run the backward pass for the task's loss. After the last micro-batch of a step, step all optimizers."""
         loss: Any = super().training_step(batch, batch_idx)
         self.manual_backward(loss)
         done = batch_idx + 1
@@ -105,7 +105,7 @@ class SeveralOptimizers(Task):
         return loss.detach()
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
-        """Do nothing: `_step_optimizers` rescales the gradients of all optimizers together."""
+        """Do nothing, because `_step_optimizers` rescales the gradients of all optimizers together."""
 
     def _step_optimizers(self) -> None:
         found: Any = self.optimizers()
@@ -115,7 +115,7 @@ class SeveralOptimizers(Task):
         self._note_norm(together)
         if self.clip_norm is not None:
             clip_norm(gradients(together), self.clip_norm)
-        # Lightning counts only this step, and callbacks inspect all gradients before it
+        # Lightning counts only this step, and callbacks inspect all gradients before this step.
         optimizers[0].step()
         for optimizer in optimizers[1:]:
             optimizer.optimizer.step()
@@ -125,14 +125,14 @@ class SeveralOptimizers(Task):
 
     def _step_schedules(self, interval: str, done: int) -> None:
         for config, schedule in zip(self.trainer.lr_scheduler_configs, self.all_schedules, strict=True):
-            watches = isinstance(config.scheduler, ReduceLROnPlateau)  # the task steps it at the end of an epoch
+            watches = isinstance(config.scheduler, ReduceLROnPlateau)  # `Task` itself steps plateau schedulers.
             if schedule.interval == interval and done % schedule.frequency == 0 and not watches:
                 config.scheduler.step()  # type: ignore[call-arg]
 
     def log_reduced(self, values: Mapping[str, float]) -> None:
-        """Log values at the current optimizer step. Lightning would use the number of micro-batches as the step."""
+        """Log values at the current optimizer step. Lightning would count micro-batches instead."""
         if (self.accumulate or 1) > 1:
-            # Like Lightning, count training steps from 0, and log a test after training at the next step.
+            # Like Lightning, count training steps from 0. A test after training is logged at the next step.
             step = self.trainer.global_step - (self.trainer.state.fn == "fit")
             values = {**values, "epoch": self.current_epoch, "step": step}
         super().log_reduced(values)
@@ -140,7 +140,7 @@ class SeveralOptimizers(Task):
     def on_train_epoch_end(self) -> None:
         """Log the epoch's metrics and step the schedules with interval `epoch`."""
         super().on_train_epoch_end()
-        if self.trainer.is_last_batch:  # false if training stops mid-epoch
+        if self.trainer.is_last_batch:  # This is false if training stops mid-epoch.
             self._step_schedules("epoch", self.current_epoch + 1)
 
 

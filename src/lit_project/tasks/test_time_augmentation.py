@@ -1,4 +1,4 @@
-"""Test-time augmentation: predictions averaged over several views of an image."""
+"""Test-time augmentation, which averages predictions over several views of an image."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -15,12 +15,12 @@ AXES = {"horizontal": -1, "vertical": -2}
 def views(images: Tensor, flips: Sequence[Flip] = (), shift: int = 0) -> Iterator[Tensor]:
     """Yield the images, followed by augmented views of them.
 
-    A shift adds the four corner crops of the zero-padded images. Flips are added for every crop, so a shift with one
-    flip yields the ten crops of Krizhevsky et al. 2012.
+    A shift adds the four corner crops of the zero-padded images. All crops are flipped, so a shift and one flip yield
+    ten crops (Krizhevsky et al., 2012).
 
     Args:
         images: `(B, C, H, W)`.
-        flips: axes to flip; two flips also add the image rotated by 180°.
+        flips: axes to flip. With both flips, the image rotated by 180° is also added.
         shift: padding in pixels; 0 for no crops.
     """
     height, width = images.shape[-2:]
@@ -34,7 +34,7 @@ def views(images: Tensor, flips: Sequence[Flip] = (), shift: int = 0) -> Iterato
 
 
 def mean_logits(net: Callable[[Tensor], Tensor], images: Tensor, flips: Sequence[Flip] = (), shift: int = 0) -> Tensor:
-    """Return the log of the mean probabilities over the `views`, `(B, K)`, or the plain logits if there is one view."""
+    """Return the log of the mean probabilities over all `views`, `(B, K)`. If there is one view, return its logits."""
     logits = [net(view).float() for view in views(images, flips, shift)]
     if len(logits) == 1:
         return logits[0]

@@ -1,1 +1,1 @@
-"""Text processing: preparation, tokens, vocabularies and scores."""
+"""Text preparation, tokens, vocabularies and scores."""

@@ -10,7 +10,9 @@ from lit_engine.errors import DataError
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 file: plain, `.gz`, or `.zip` with one text file (ignoring names like `_….txt`).
+    """Return the lines of a UTF-8 file, which may be a `.gz` file or a `.zip` file with one `.txt` file.
+
+    In a `.zip` file, names that start with an underscore are ignored.
 
     Raises:
         DataError: the file is missing or damaged, or a line is not UTF-8.
@@ -29,12 +31,12 @@ def read_lines(path: Path) -> list[str]:
 
 
 def lines_of(raw: bytes, name: str) -> list[str]:
-    """Return the lines of UTF-8 text. Errors refer to it as `name`.
+    """Return the lines of UTF-8 text. `name` is used in error messages.
 
     Raises:
         DataError: a line is not UTF-8.
     """
-    # split only at line feeds, because str.splitlines would also split at U+2028 or a form feed inside a sentence
+    # Split only at line feeds, because `str.splitlines` would also split at U+2028 or a form feed inside a sentence.
     lines = [line.rstrip(b"\r") for line in raw.removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n").split(b"\n")]
     found = []
     for number, line in enumerate(lines if raw else [], 1):

@@ -1,10 +1,10 @@
-"""Preparation of sentences before tokenisation, and its reversal after decoding."""
+"""Normalises sentences before tokenisation, and reverses this after decoding."""
 
 import re
 import unicodedata
 from dataclasses import dataclass
 
-# sentence punctuation at the end of a word; "3.5", "a.m" and "...and" do not match
+# Sentence punctuation at the end of a word. The pattern does not match "3.5", "a.m" and "...and".
 _MARKS = re.compile(r"\s*([.,!?;:…]++)(?!\w)")
 _QUOTES = re.compile(r"([\"“”„«»()\[\]{}])")
 _CLOSING = re.compile(r"\s+([.,!?;:…”»)\]}])")
@@ -16,11 +16,11 @@ _STRAIGHT_QUOTES = re.compile(r'"\s*([^"]*?)\s*"')
 class Preparation:
     """Normalisation of sentences for the vocabularies.
 
-    Unicode composition (NFC) and single spaces always apply, so French non-breaking spaces equal ordinary spaces.
+    Sentences are always normalised to NFC. All white space, including French non-breaking spaces, becomes one space.
 
     Args:
         lowercase: convert to lower case.
-        strip_accents: é → e, but ligatures such as œ stay.
+        strip_accents: remove accents (é → e), but keep ligatures such as œ.
         space_punctuation: add spaces around punctuation marks, quotes and brackets ("Hi!" → "Hi !"). No symbol is
             dropped, and apostrophes and hyphens stay within words.
     """
@@ -41,7 +41,7 @@ class Preparation:
         return " ".join(sentence.split())
 
     def restore(self, sentence: str) -> str:
-        """Reverse `space_punctuation` as far as possible ("Hi !" → "Hi!"). Without this option, return the input.
+        """Reverse `space_punctuation` as far as possible ("Hi !" → "Hi!"). If this option is off, do nothing.
 
         Original spaces before punctuation marks, as in French, are lost in both references and hypotheses.
         """

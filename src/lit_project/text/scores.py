@@ -1,22 +1,22 @@
-"""Translation scores from sacrebleu (Post 2018), with the signatures that make them comparable.
+"""Translation scores from sacrebleu (Post, 2018), and the signatures that make them comparable.
 
-Importing sacrebleu takes a quarter of a second, so the functions import it when needed.
+Importing sacrebleu takes a quarter of a second, so functions import it only when they are called.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-# languages without spaces between words: Chinese has its own tokeniser in sacrebleu, the others use single characters
+# Languages without spaces between words. sacrebleu has a tokeniser for Chinese. The others are split into characters.
 UNSPACED = {"zh": "zh", "ja": "char", "th": "char", "lo": "char", "km": "char", "my": "char", "bo": "char"}
 
 
 def tokeniser(language: str) -> str:
-    """Return the name of sacrebleu's tokeniser for a language, "13a" if it separates words by spaces."""
+    """Return the name of sacrebleu's tokeniser for a language, which is "13a" for languages with spaces."""
     return UNSPACED.get(language.lower().replace("_", "-").split("-")[0], "13a")
 
 
 def _streams(references: Sequence[Sequence[str]]) -> list[list[Any]]:
-    """Convert references to sacrebleu's format: all first ones, all second ones, …, with None if one is missing."""
+    """Group references into all first references, all second references and so on. Missing references are None."""
     most = max(map(len, references))
     return [[own[i] if i < len(own) else None for own in references] for i in range(most)]
 
@@ -24,20 +24,20 @@ def _streams(references: Sequence[Sequence[str]]) -> list[list[Any]]:
 def corpus_scores(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str = "en"
 ) -> dict[str, tuple[float, str]]:
-    """Compute BLEU (`bleu`, Papineni et al. 2002) and chrF2 (`chrf`, Popović 2015) of detokenised, cased text.
+    """Compute BLEU (`bleu`, Papineni et al., 2002) and chrF2 (`chrf`, Popović, 2015) of detokenised, cased text.
 
     Args:
         hypotheses: one translation per sentence.
-        references: one or more references per sentence; their number may vary.
+        references: one or more references per sentence. Their number may vary.
         language: language code, such as `en`.
 
     Returns:
-        Metric name → score from 0 to 100, and sacrebleu's signature, which specifies how it was computed.
+        A score from 0 to 100 for each metric, and sacrebleu's signature, which specifies how it was computed.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
     streams = _streams(references)
-    # force=True only silences a warning about spaces before full stops
+    # `force=True` only suppresses a warning about spaces before full stops.
     metrics = {"bleu": BLEU(tokenize=tokeniser(language), force=True), "chrf": CHRF()}
     return {
         name: (metric.corpus_score(hypotheses, streams).score, str(metric.get_signature()))
@@ -48,16 +48,16 @@ def corpus_scores(
 def lowercase_tokenised_bleu(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str = "en"
 ) -> tuple[float, str]:
-    """Return BLEU of lower-cased, Moses-tokenised text, as in published tables for Multi30k, and its signature.
+    """Return BLEU of lower-cased, Moses-tokenised text, as in published Multi30k results, and its signature.
 
-    The text is normalised, lower-cased and tokenised by the rules of its language (sacremoses). In French, these rules
-    separate `l'` from its noun, unlike "13a", whose scores are about a point lower.
+    sacremoses normalises and tokenises the text with language-specific rules. In French, these rules separate `l'` from
+    its noun. sacrebleu's tokeniser "13a" does not separate them, and its scores are about one point lower.
 
     Args:
         hypotheses: one translation per sentence.
         references: one or more references per sentence.
-        language: two-letter language code. English rules are the fallback; languages in `UNSPACED` are tokenised as in
-            `corpus_scores`.
+        language: two-letter language code. Unknown languages use the English rules, and languages in `UNSPACED` are
+            tokenised as in `corpus_scores`.
     """
     from sacrebleu.metrics import BLEU
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
@@ -78,9 +78,10 @@ def lowercase_tokenised_bleu(
 
 
 def group_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str = "en") -> float:
-    """Return the smoothed BLEU of one or a few sentences, which may be shorter than four words.
+    """Return the smoothed BLEU of one or more sentences. The sentences may be shorter than four words.
 
-    It uses only the n-grams that the sentences have. It is meant for comparing sentences, not for publication.
+    BLEU is computed only for n-gram orders that occur in the sentences. It is intended for comparing sentences, not for
+    publication.
     """
     from sacrebleu.metrics import BLEU
 

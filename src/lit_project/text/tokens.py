@@ -1,7 +1,7 @@
 """Ids of special tokens, and functions that split sentences into words and join them again without loss.
 
-A joiner marks where a token was attached to its neighbour ("Hi!" → "Hi", "￭!"; "j'ai" → "j'￭", "ai"), as in OpenNMT's
-tokenizer (Klein et al. 2017). Joining therefore needs no language-specific rules.
+A joiner marks where a token was attached to its neighbour, as in OpenNMT's tokenizer (Klein et al., 2017). For example,
+"Hi!" becomes "Hi", "￭!" and "j'ai" becomes "j'￭", "ai". Joining therefore needs no language-specific rules.
 """
 
 import re
@@ -16,7 +16,7 @@ SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")  # in the order of their ids
 
 @cache
 def _token(marks: str) -> re.Pattern[str]:
-    r"""Match numbers with separators, words with inner apostrophes and hyphens, and runs of one symbol ("...", "--").
+    r"""Match numbers with separators, words with inner apostrophes or hyphens, and repeated symbols ("...", "--").
 
     Combining marks, such as Hindi vowel signs, are parts of words, although Python's `\w` does not include them.
     """
@@ -25,7 +25,7 @@ def _token(marks: str) -> re.Pattern[str]:
 
 
 _FRENCH_ELISION = re.compile(r"(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu)['’](?=\w)", re.IGNORECASE)
-# as-tu, y a-t-il, donne-le-moi: the pronouns are separate words
+# The pronouns in as-tu, y a-t-il and donne-le-moi are separate words.
 _FRENCH_ENCLITICS = re.compile(
     r"(?:(?:-t)?-(?:je|tu|ils?|elles?|on|nous|vous|ce|moi|toi|les?|la|lui|leur|y|en))+$", re.IGNORECASE
 )
@@ -53,7 +53,7 @@ _RULES = {"fr": _french, "en": _english}
 
 
 def _parts(chunk: str, language: str) -> list[str]:
-    """Split a chunk without spaces into tokens. Concatenating the tokens restores the chunk."""
+    """Split text without spaces into tokens. Concatenating the tokens restores the text."""
     rule = _RULES.get(language)
     parts: list[str] = []
     marks = "" if chunk.isascii() else "".join(sorted({c for c in chunk if unicodedata.category(c)[0] == "M"}))
@@ -67,14 +67,14 @@ def _parts(chunk: str, language: str) -> list[str]:
 
 
 def split_words(sentence: str, language: str = "") -> list[str]:
-    """Split a sentence into words and symbols, with joiners where they were attached.
+    """Split a sentence into words and symbols, and add joiners where they were attached to each other.
 
     >>> split_words("J'ai dit : «Hi!»", "fr")
     ["J'￭", 'ai', 'dit', ':', '«￭', 'Hi', '￭!', '￭»']
     """
     tokens: list[str] = []
     for chunk in sentence.replace(JOINER, "▪").split():
-        if chunk.isalnum():  # shortcut for most words
+        if chunk.isalnum():  # This is a shortcut for most words.
             tokens.append(chunk)
             continue
         before = ""
@@ -83,7 +83,7 @@ def split_words(sentence: str, language: str = "") -> list[str]:
             opening = part[0].isalnum() and not before[-1:].isalnum()
             if not before:
                 tokens.append(part)
-            elif elided or opening:  # attached to the next word; everything else is attached to the previous one
+            elif elided or opening:  # These parts are attached to the next word, and others to the previous word.
                 tokens[-1] += JOINER
                 tokens.append(part)
             else:

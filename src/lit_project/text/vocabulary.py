@@ -12,7 +12,7 @@ from lit_project.text.tokens import BOS, EOS, JOINER, PAD, SPECIALS, UNK, join_w
 
 
 class Vocabulary(ABC):
-    """The tokens of one or several languages, with the four special tokens as the first ids.
+    """The tokens of one or several languages. The four special tokens have the first ids.
 
     Attributes:
         language: language code, such as "en", or "en+fr" for a joint vocabulary.
@@ -30,7 +30,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the sentence. PAD, BOS and EOS are skipped, and UNK becomes "<unk>"."""
+        """Convert ids to a sentence. PAD, BOS and EOS are skipped, and UNK becomes "<unk>"."""
 
     @abstractmethod
     def pieces(self, ids: Sequence[int]) -> list[str]:
@@ -38,14 +38,14 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data (str, int, list, dict) for `from_dict`, which can be loaded with `weights_only=True`."""
+        """Return plain data for `from_dict`. They can be loaded from a checkpoint with `weights_only=True`."""
 
     def encode_all(self, sentences: Sequence[str]) -> list[list[int]]:
         """Encode several sentences."""
         return [self.encode(sentence) for sentence in sentences]
 
     def unknown(self, sentence: str) -> list[str]:
-        """Return the words of a prepared sentence that contain unknown tokens."""
+        """Return the words of a prepared sentence that contain an unknown token."""
         return [word for word in sentence.split() if UNK in self.encode(word)]
 
     @staticmethod
@@ -85,8 +85,8 @@ class WordVocabulary(Vocabulary):
 
         Args:
             sentences: prepared training sentences.
-            min_freq: words that occur less often are unknown.
-            max_size: maximum number of ids, including the four special tokens; must be at least 5.
+            min_freq: minimum frequency of words. Rarer words are unknown.
+            max_size: maximum number of ids, including the four special tokens. Must be at least 5.
             language: language code of the sentences.
 
         Raises:
@@ -95,7 +95,7 @@ class WordVocabulary(Vocabulary):
         counts = Counter(word for sentence in sentences for word in split_words(sentence, language))
         words = sorted((word for word, count in counts.items() if count >= min_freq), key=lambda w: (-counts[w], w))
         if not words:
-            raise DataError(f"no word of the {language} training text occurs {min_freq} times or more: lower min_freq")
+            raise DataError(f"no word in the {language} training text occurs {min_freq} times or more: lower min_freq")
         return cls(words[: None if max_size is None else max_size - len(SPECIALS)], language)
 
     def __len__(self) -> int:
@@ -121,10 +121,10 @@ class WordVocabulary(Vocabulary):
 
 
 class SubwordVocabulary(Vocabulary):
-    """A subword vocabulary from sentencepiece (Kudo & Richardson 2018), based on BPE or a unigram language model.
+    """A subword vocabulary from sentencepiece (Kudo & Richardson, 2018), based on BPE or a unigram language model.
 
     Args:
-        model: serialised sentencepiece model with the special ids of this module.
+        model: serialised sentencepiece model, which must use this module's special ids.
         language: language code of the training text, such as "en+fr" for a joint vocabulary.
         kind: algorithm of the model.
 
@@ -154,11 +154,11 @@ class SubwordVocabulary(Vocabulary):
         Args:
             sentences: prepared training sentences.
             size: number of ids, including the four special tokens.
-            kind: BPE (Sennrich et al. 2016) or unigram language model (Kudo 2018).
+            kind: BPE (Sennrich et al., 2016) or a unigram language model (Kudo, 2018).
             language: language code of the sentences.
 
         Raises:
-            DataError: `size` is too large or too small for the text; the message contains sentencepiece's limit.
+            DataError: `size` is too large or too small for the text. The message contains sentencepiece's limit.
         """
         from sentencepiece import SentencePieceTrainer
 
@@ -170,16 +170,16 @@ class SubwordVocabulary(Vocabulary):
                 vocab_size=size,
                 model_type=kind,
                 character_coverage=1.0,
-                normalization_rule_name="identity",  # anything else would prevent lossless decoding
+                normalization_rule_name="identity",  # Any other rule would prevent lossless decoding.
                 byte_fallback=False,
-                max_sentence_length=1 << 20,  # bytes; sentencepiece silently skips longer sentences
-                num_threads=4,  # fixed, because the sums of the unigram model depend on it
+                max_sentence_length=1 << 20,  # in bytes; sentencepiece silently skips longer sentences
+                num_threads=4,  # The results of the unigram model depend on the number of threads.
                 minloglevel=2,
                 pad_id=PAD, unk_id=UNK, bos_id=BOS, eos_id=EOS,
                 pad_piece=SPECIALS[PAD], unk_piece=SPECIALS[UNK], bos_piece=SPECIALS[BOS], eos_piece=SPECIALS[EOS],
             )  # fmt: skip
         except (RuntimeError, OSError) as error:
-            reason = str(error).rpartition("] ")[2]  # removes the location in sentencepiece's source
+            reason = str(error).rpartition("] ")[2]  # Remove the location in sentencepiece's source code.
             raise DataError(f"vocabulary_size {size} for {kind} subwords ({language}): {reason}") from error
         return cls(written.getvalue(), language, kind)
 

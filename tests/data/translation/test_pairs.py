@@ -65,7 +65,7 @@ def test_bad_lines_of_tab_separated_files(write, text, message):
     [
         ("a\nb\n", "a\n\u00a0\n", r"a\.fr, line 2: empty"),
         ("", "", r"a\.en is empty"),
-        ("1\n2\n3\n", "1\n2\n", r"a\.en has 3 lines and .*a\.fr has 2"),
+        ("1\n2\n3\n", "1\n2\n", r"a\.en has 3 lines, but .*a\.fr has 2"),
     ],
 )
 def test_bad_lines_of_aligned_files(write, source, target, message):

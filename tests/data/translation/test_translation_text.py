@@ -101,7 +101,7 @@ def test_words_never_seen_are_counted(corpus, tmp_path, capsys):
     data.setup("fit")
     assert data.splits["val"].source.flat.tolist()[1] == UNK
     assert data.report["unknown"]["val"] == {"source": 0.5, "target": 1.0}
-    assert "warning: 100% of the target tokens of val are unknown" in capsys.readouterr().out
+    assert "warning: 100% of the target tokens in val are unknown" in capsys.readouterr().out
 
 
 def test_prefixes_keep_the_english_side(corpus, capsys):

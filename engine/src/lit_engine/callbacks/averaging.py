@@ -20,10 +20,10 @@ from lit_engine.training.task import Task
 
 
 class Average(WeightAveraging):
-    """Base class of weight averages. A run can only use one, because two would swap the weights in the wrong order.
+    """Base class of callbacks that average the weights. Two such callbacks would swap the weights in the wrong order.
 
     Raises:
-        UserError: there is a second average, the weights are sharded, or the precision does not use float32 weights.
+        UserError: another callback averages the weights, they are sharded, or the precision has no float32 weights.
     """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -37,23 +37,23 @@ class Average(WeightAveraging):
                 raise UserError(f"{names[0]} does not support sharded weights: remove it, or use the strategy ddp")
             if str(trainer.precision).endswith("-true") and trainer.precision != "32-true":
                 raise UserError(f"{names[0]} needs float32 weights: use 32-true or mixed, not {trainer.precision}")
-        with warnings.catch_warnings():  # the warning is about sharding, which was rejected above
+        with warnings.catch_warnings():  # ignore a warning about sharding, which was rejected above
             warnings.filterwarnings("ignore", message=".*overrides the configure_model")
             super().setup(trainer, pl_module, stage)
         if stage == "fit":
             average = averaged_model(self)
-            average.n_averaged = average.n_averaged.cpu()  # reading it in each step would wait for a GPU
+            average.n_averaged = average.n_averaged.cpu()  # a counter on a GPU would make each step wait
 
 
 class EMA(Average):
-    """An exponential moving average of the weights: a ← d a + (1 - d) w after each step (Tarvainen & Valpola 2017).
+    """Exponential moving average of the weights (Tarvainen & Valpola 2017).
 
-    After n steps, d is the minimum of `decay` and (1 + n) / (10 + n), as in TensorFlow's `ExponentialMovingAverage`.
-    With a constant d of 0.999, as in Lightning's `EMAWeightAveraging`, the average of a few hundred steps would consist
-    mostly of the initial weights.
+    Each step changes the average a to d a + (1 - d) w, where w are the current weights. After n steps, d is the minimum
+    of `decay` and (1 + n) / (10 + n), as in TensorFlow's `ExponentialMovingAverage`. With a constant d of 0.999, as in
+    Lightning's `EMAWeightAveraging`, the average of a few hundred steps would consist mostly of the initial weights.
 
     Args:
-        decay: d after many steps. The average covers about the last 1 / (1 - d) steps.
+        decay: the value of d after many steps. The average covers about the last 1 / (1 - d) steps.
 
     Raises:
         UserError: `decay` is not in [0, 1).
@@ -87,20 +87,20 @@ class EMA(Average):
 
 
 class SWA(Average):
-    """The mean of the weights at the end of each of the last epochs (Izmailov et al. 2018).
+    """Mean of the weights at the ends of the last epochs (Izmailov et al. 2018).
 
     Until the first of these epochs ends, the current weights are used. An epoch ends with its last batch or at
     `max_steps`, before validation. Batch-norm statistics, except in frozen layers, are recomputed for the averaged
-    weights on the epoch's training data. Learning rate schedules do not change. Rates should stay high.
+    weights on the epoch's training data. SWA does not change the learning rate, which should stay high.
 
     Lightning's `StochasticWeightAveraging` replaces the schedules, adds an epoch, and stores the average only in the
-    last checkpoint. Its `WeightAveraging` validates the initial weights until there is an average.
+    last checkpoint. `WeightAveraging` validates the initial weights until the first average exists.
 
     Args:
         start: the first epoch to average, counted from 0, or a fraction of the run if below 1.
 
     Raises:
-        UserError: `start` is negative, or the run ends before that epoch.
+        UserError: `start` is negative, or the run ends before the first epoch to average.
     """
 
     def __init__(self, start: float = 0.75) -> None:
@@ -118,7 +118,7 @@ class SWA(Average):
                 raise UserError("SWA: a start below 1 is a fraction of the run: set trainer.max_epochs or max_steps")
             self.first_epoch = int(self.start * epochs)
         elif epochs and epochs <= self.start and not fast_dev_run(trainer):
-            raise UserError(f"SWA: would start in epoch {self.first_epoch}, but the run ends after {epochs} epochs")
+            raise UserError(f"SWA would start in epoch {self.first_epoch}, but the run ends after {epochs} epochs")
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -126,7 +126,7 @@ class SWA(Average):
         average = averaged_model(self)
         ends = trainer.is_last_batch or trainer.global_step == trainer.max_steps
         if trainer.current_epoch <= self.first_epoch:
-            average.n_averaged.zero_()  # the update then copies the weights
+            average.n_averaged.zero_()  # makes the update copy the current weights
         elif not ends:
             return
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
@@ -139,7 +139,7 @@ def measure_batch_norm(average: torch.nn.Module, live: LightningModule, trainer:
     """Set the batch-norm statistics of `average` to their means over the training batches of the current epoch.
 
     Layers that are frozen in `live`, the trained model, do not change. The data module must have a method `loader` that
-    returns a new dataloader. Each process uses its share of the data. The first process's statistics are saved.
+    returns a new dataloader. Each process uses its share of the data, and the first process's statistics are saved.
     """
     pairs = zip(average.modules(), live.modules(), strict=True)
     norms = [module for module, other in pairs if isinstance(module, BatchNorm) and other.training]

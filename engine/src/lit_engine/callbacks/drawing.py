@@ -10,11 +10,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CHART, PHOTOS = "a chart", "photos"  # description in the PNG file: pages invert charts in dark mode, but not photos
+# Descriptions that are stored in the PNG files. In dark mode, pages invert charts but not photos.
+CHART, PHOTOS = "a chart", "photos"
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Create a figure without pyplot, so that it needs no display and need not be closed. Sizes are in inches."""
+    """Create a figure without pyplot. It needs no display and does not have to be closed. Sizes are in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -38,7 +39,7 @@ def scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
     if metric.endswith("loss") and min(values) > 0:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if max(values) > 10 * min(values) else AutoLocator())
-        axes.yaxis.set_major_formatter("{x:g}")  # 0.2 instead of 2 × 10⁻¹
+        axes.yaxis.set_major_formatter("{x:g}")  # write 0.2 instead of 2 × 10⁻¹
         axes.yaxis.set_minor_locator(NullLocator())
 
 

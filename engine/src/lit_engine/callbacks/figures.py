@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 LEGEND_ROWS = 8  # number of entries that fit inside the axes; longer legends are placed below
 Curve = Sequence[tuple[float, float]]
-GREY = "#7b7b7b"  # has the same contrast on the light and the dark background of a page
+GREY = "#7b7b7b"  # has the same contrast against light and dark page backgrounds
 
 
 def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | None = None) -> Figure:
     """Plot one panel per metric with one line per split. Losses have a logarithmic axis.
 
     Args:
-        curves: metric → split → points (epoch, value), such as `{"loss": {"train": [(0, 2.3), …]}}`.
+        curves: maps each metric and split to its points (epoch, value).
         best: the epoch of the best checkpoint, marked by a vertical line.
     """
     from matplotlib.ticker import MaxNLocator
@@ -56,10 +56,10 @@ def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | Non
 
 
 def step_curves(curves: Mapping[str, Curve], what: str = "learning rate") -> Figure:
-    """Plot curves over the optimizer steps (name → points (step, value)), such as the rate of each parameter group.
+    """Plot curves over the optimizer steps, such as the learning rate of each parameter group.
 
-    The y-axis is logarithmic, except for learning rates whose peaks differ by less than a factor of 20, because
-    schedules often start or end at 0.
+    `curves` maps each name to its points (step, value). The y-axis is logarithmic, except for learning rates whose
+    peaks differ by less than a factor of 20, because schedules often start or end at 0.
     """
     figure = new_figure(6, 4)
     axes = figure.add_subplot()
@@ -89,9 +89,9 @@ def step_curves(curves: Mapping[str, Curve], what: str = "learning rate") -> Fig
 
 
 def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> Figure:
-    """Plot a confusion matrix of counts `(K, K)`, with true classes in rows, coloured by the fraction of the row.
+    """Plot a confusion matrix of counts `(K, K)`, with true classes in rows. Cell colours show the fraction of the row.
 
-    The colour grows with the cube root of this fraction, so that the few confused samples off the diagonal are visible.
+    The colour scale uses the cube root of this fraction, so that the few confused samples off the diagonal are visible.
     """
     from matplotlib.colors import PowerNorm
 
@@ -121,7 +121,7 @@ def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> F
 
 
 def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", columns: int = 6) -> Figure:
-    """Draw images `(C, H, W)` in [0, 1], in colour if C is 3, with captions. Long caption lines are shortened."""
+    """Draw images `(C, H, W)` with values in [0, 1], in colour if C is 3. Long caption lines are shortened."""
     captions = ["\n".join(shortened(line, CAPTION) for line in caption.split("\n")) for caption in captions]
     columns = min(columns, max(len(images), 3))
     rows = -(-len(images) // columns) or 1
@@ -142,7 +142,7 @@ def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", 
 
 
 def class_colours() -> Tensor:
-    """Return RGB colours in [0, 1] for ten classes, and light grey for -1: `(11, 3)`."""
+    """Return RGB colours `(11, 3)` in [0, 1], with ten colours for classes and light grey for -1."""
     from matplotlib import colormaps
 
     return torch.cat([torch.tensor(colormaps["tab10"](range(10))[:, :3]), torch.full((1, 3), 0.9)])
@@ -151,12 +151,12 @@ def class_colours() -> Tensor:
 def segmentation(
     images: Sequence[Tensor], masks: Mapping[str, Sequence[Tensor]], names: Sequence[str], title: str = ""
 ) -> Figure:
-    """Draw images `(C, H, W)` in [0, 1] above rows of their masks, with a colour per class and grey for -1.
+    """Draw images `(C, H, W)` in [0, 1] above rows of masks, with a colour per class and grey for -1.
 
     Args:
         images: the images, drawn in one row.
-        masks: caption of a row → the classes `(H, W)` of the pixels of each image, such as `{"true": …}`.
-        names: class names for the key.
+        masks: maps the caption of each row, such as `true`, to one mask `(H, W)` of class indices per image.
+        names: class names for the legend.
         title: title of the figure.
     """
     from matplotlib.patches import Patch
@@ -188,7 +188,7 @@ def reliability(calibration: Mapping[str, Any], title: str = "") -> Figure:
     """Plot accuracy against confidence (Guo et al. 2017). Calibrated predictions lie on the diagonal.
 
     Args:
-        calibration: `samples` and `accuracy` of equal bins of [0, 1]. The accuracy of an empty bin is None.
+        calibration: `samples` and `accuracy` per bin of equal width in [0, 1]. The accuracy of an empty bin is None.
         title: title of the figure.
     """
     bins = [number for number, count in enumerate(calibration["samples"]) if count]
@@ -208,10 +208,10 @@ def reliability(calibration: Mapping[str, Any], title: str = "") -> Figure:
 
 
 def score_curves(scores: Mapping[str, tuple[Tensor, Tensor]], title: str = "") -> Figure:
-    """Plot precision-recall and ROC curves, with average precision (AP) and area under the ROC curve (AUC) by label.
+    """Plot each label's precision-recall and ROC curves, with average precision (AP) and area under the curve (AUC).
 
     Args:
-        scores: label → probabilities `(N,)` in [0, 1] and targets `(N,)`, 0 or 1. Both targets must occur.
+        scores: maps each label to its probabilities `(N,)` in [0, 1] and targets `(N,)`, which must include 0 and 1.
         title: title of the figure.
     """
     from torchmetrics.functional import classification as metrics
@@ -243,7 +243,7 @@ CURVES = "Training and validation metrics per epoch. The dotted line marks the b
 MOST_LABELS, MOST_POINTS = 10, 2000  # maximum number of labels with a curve, and of points per curve
 FIRST = 12  # number of training images to show
 MOST_CURVES = 12  # maximum number of metrics to plot for a module without `headline_metrics`
-Wrong = tuple[float, int, int, int, Tensor]  # confidence, index of the sample, true class, predicted class, image
+Wrong = tuple[float, int, int, int, Tensor]  # confidence, sample index, true class, predicted class, image
 
 
 class DrawsEvaluation(Callback):
@@ -259,13 +259,13 @@ class DrawsEvaluation(Callback):
 
 
 class Figures(DrawsEvaluation):
-    """Figures of a run, as PNG files in `figures/`. If TensorBoard or W&B is used, they are logged there, too.
+    """Callback that saves a run's figures as PNG files in `figures/`, and logs them to TensorBoard and W&B if enabled.
 
     `fit` draws learning curves, learning rates and the first training images. `validate` and `test` draw the confusion
-    matrix, a reliability diagram, and the most confidently wrong images.
+    matrix, a reliability diagram, and the most confidently misclassified images.
 
     Args:
-        wrong_images: number of the most confidently wrong images to show; 0 for none.
+        wrong_images: number of the most confidently misclassified images to show. 0 shows none.
     """
 
     def __init__(self, wrong_images: int = 24) -> None:
@@ -281,7 +281,7 @@ class Figures(DrawsEvaluation):
             return
 
         def look(task: Any, inputs: tuple[Any, ...]) -> None:
-            if not task.training:  # called by TensorBoard's tracing of the graph, in evaluation mode with one image
+            if not task.training:  # TensorBoard traces the graph in evaluation mode with one image
                 return
             images = inputs[0] if inputs else None
             if self._first is None and isinstance(images, Tensor) and images.ndim == 4:
@@ -292,7 +292,7 @@ class Figures(DrawsEvaluation):
         self._hook = pl_module.register_forward_pre_hook(look)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
-        """Draw the images of the first batch before a checkpoint can be saved, so that every run gets this figure."""
+        """Draw the images of the first batch before any checkpoint is saved, so that every run has this figure."""
         if self._hook is not None:
             self._hook.remove()
         if self._first is not None:
@@ -367,14 +367,14 @@ class Figures(DrawsEvaluation):
 def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None, caption: str = "") -> Path:
     """Write `figures/NAME.png`, labelled with the run's name, and log the figure to TensorBoard and W&B if enabled.
 
-    The loggers group the figures of a split: `val_masks.png` is logged as `val/masks`.
+    The loggers group the figures by split, so `val_masks.png` is logged as `val/masks`.
 
     Args:
         trainer: the trainer of the run.
-        name: name of the file, which may include a folder in `figures/`.
+        name: file name without `.png`, which may include a subfolder of `figures/`.
         figure: a matplotlib figure.
-        tag: name in TensorBoard, which shows the figures of one tag with a slider over the steps; default: `name`.
-        caption: one or two sentences for the page of the run, stored in the file.
+        tag: name in the loggers. TensorBoard shows figures with the same tag with a step slider. Default: `name`.
+        caption: one or two sentences for the run's page, stored in the PNG file.
 
     Returns:
         the path of the file.
@@ -402,7 +402,7 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
 
 
 def figures_by_step(rows: list[dict[str, str]]) -> dict[str, tuple[Figure, str]]:
-    """Return the figures of the learning rates and the gradient norm in metrics.csv, with their captions, by name."""
+    """Plot the learning rates and the gradient norm in metrics.csv. Return figures and captions by name."""
     columns = list(rows[0]) if rows else []
     rates = _curves(rows, "step", {name: name for name in columns if name == "lr" or name.startswith("lr/")})
     norms = _curves(rows, "step", {n: n for n in columns if base_of(n) in ("gradient_norm", "grad_norm")})
@@ -417,7 +417,7 @@ def figures_by_step(rows: list[dict[str, str]]) -> dict[str, tuple[Figure, str]]
 
 
 def _scores_of(outputs: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
-    """Return probabilities and targets `(B, K)` of a binary classifier (K = 1) or a multilabel task, otherwise None."""
+    """Return the probabilities and targets `(B, K)` of a binary (K = 1) or multilabel task, or None for other tasks."""
     targets = outputs.get("targets")
     logits, probabilities = outputs.get("logits"), outputs.get("probabilities")
     if not isinstance(targets, Tensor):
@@ -430,18 +430,18 @@ def _scores_of(outputs: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
 
 
 def _scores_by_label(scores: list[tuple[Tensor, Tensor]], names: Any) -> dict[str, tuple[Tensor, Tensor]]:
-    """Map the most frequent labels to their probabilities and targets. Labels of all or no samples are excluded."""
+    """Map the most frequent labels to their probabilities and targets, except labels that all or no samples have."""
     if not scores or names is None:
         return {}
     probabilities_NK, targets_NK = (torch.cat(parts) for parts in zip(*scores, strict=True))
     counts = targets_NK.sum(dim=0)
     shown = [k for k in counts.argsort(descending=True).tolist() if 0 < counts[k] < len(targets_NK)][:MOST_LABELS]
-    labels = list(names)[-targets_NK.shape[1] :]  # only the second class of a binary classifier
+    labels = list(names)[-targets_NK.shape[1] :]  # a binary classifier has scores for the second class only
     return {labels[k]: (probabilities_NK[:, k], targets_NK[:, k].long()) for k in sorted(shown)}
 
 
 def curves_of(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[str, dict[str, Curve]]:
-    """Return metric → stage → curve for metrics in metrics.csv. The given names may include a stage."""
+    """Return the curves in metrics.csv by metric and stage. The names in `metrics` may include a stage."""
     known = [name for name in (rows[0] if rows else ()) if not name.endswith("_step")]
     curves: dict[str, dict[str, Curve]] = {}
     for base in dict.fromkeys(map(base_of, metrics)):
@@ -465,7 +465,7 @@ def _curves(rows: list[dict[str, str]], x: str, columns: Mapping[str, str]) -> d
 
 
 def _best_epoch(trainer: Trainer) -> float | None:
-    """Return the epoch of the best checkpoint, according to its file name."""
+    """Read the epoch of the best checkpoint from its file name."""
     best = best_checkpoint(trainer)
     found = re.search(r"epoch=?(\d+)", Path(best.best_model_path).stem) if best else None
     return float(found[1]) if found else None

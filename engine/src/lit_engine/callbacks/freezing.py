@@ -12,16 +12,17 @@ from lit_engine.training.task import Task
 class Unfreezing(Callback):
     """Callback that freezes each part of the task, including its batch-norm statistics, until a given epoch.
 
-    The frozen parts depend only on the epoch, so a resumed run continues as if it had not been interrupted. Parameters
-    that are frozen temporarily are in the optimizer's groups from the first step, but without gradients and optimizer
-    state. Parameters that never train are left out. If several paths match a parameter, the longest one applies.
+    The frozen parts depend only on the epoch, so resuming a run does not change them. Temporarily frozen parameters are
+    in the optimizer's groups from the first step, but have no gradients or optimizer state. Parameters that never train
+    are not in the optimizer. If several paths match a parameter, the longest one applies. The first example below uses
+    the backbone as a feature extractor, and the second unfreezes it gradually (Howard & Ruder 2018).
 
-        schedule: {net.backbone: null}                                    feature extraction
-        schedule: {net.backbone: 4, net.backbone.layer4: 2}               gradual (Howard & Ruder 2018)
+        schedule: {net.backbone: null}
+        schedule: {net.backbone: 4, net.backbone.layer4: 2}
 
     Args:
-        schedule: path of a module in the task → the first epoch, counted from 0, in which it trains; null for never.
-            Modules without a path train from the start.
+        schedule: maps the path of each module in the task to the first epoch, counted from 0, in which it trains. null
+            freezes a module permanently. Modules without a path train from the start.
 
     Raises:
         UserError: a path does not exist in the task, an epoch is outside the run, or nothing trains in epoch 0.
@@ -54,7 +55,7 @@ class Unfreezing(Callback):
         modules = dict(pl_module.named_modules())
         for path in self.schedule:
             if (epoch := self.schedule[path]) is not None and epoch < 0:
-                raise UserError(f"Unfreezing: {path}: the epoch must be at least 0, or null for never, got {epoch}")
+                raise UserError(f"Unfreezing: the epoch of {path} must be at least 0, or null for never, got {epoch}")
             if path not in modules or not path:
                 hint = did_you_mean(path, filter(None, modules))
                 raise UserError(f"Unfreezing: the model has no module {path!r}{hint}")
@@ -78,7 +79,7 @@ class Unfreezing(Callback):
         epoch = trainer.current_epoch
         changed = False
         for name, parameter in pl_module.named_parameters():
-            if self.begins(name) is None or not self._find_rule(name):  # the model itself may have frozen others
+            if self.begins(name) is None or not self._find_rule(name):  # the model itself may freeze other parameters
                 continue
             trains = not self.frozen(name, epoch)
             changed |= parameter.requires_grad != trains

@@ -16,8 +16,8 @@ class NaNGuard(Callback):
     """Callback that checks all gradients before each optimizer step.
 
     If a gradient is NaN or infinite, the run stops with an error that names the epoch, the step, the parameters and the
-    samples. The weights before the step are saved in `checkpoints/before-nan.ckpt`, but batch norms have already seen
-    the batch. With precision `16-mixed` the guard does nothing, because the gradient scaler skips such steps itself.
+    samples. The weights before the step are saved in `checkpoints/before-nan.ckpt`, but batch-norm statistics already
+    include the batch. With precision `16-mixed`, NaNGuard does nothing, because the gradient scaler skips such steps.
 
     Raises:
         NonFiniteError: a gradient is NaN or infinite.
@@ -37,7 +37,7 @@ class NaNGuard(Callback):
             return
         norms = norms_of(local_shards(gradients.values()))
         bad = norms.isfinite().logical_not().float()
-        if trainer.world_size > 1:  # shards differ between processes, but all of them must save
+        if trainer.world_size > 1:  # shards differ between processes, but all processes must save
             bad = all_reduced(bad, "MAX")
         if not bad.any():
             return

@@ -17,19 +17,19 @@ from lit_engine.distributed.processes import all_gathered
 from lit_engine.errors import UserError
 from lit_engine.run.directory import write_text
 
-MOST_LOGGED = 10_000  # rows of the table in W&B
+MOST_LOGGED = 10_000  # maximum number of rows in the W&B table
 
 
 class PredictionTable(BasePredictionWriter):
     """Callback that writes the values returned by `predict_step` to a table, with one row per sample in index order.
 
-    `columns_of` describes which return values become columns. All others are saved unchanged, as a list with the values
-    of all batches, in a `.pt` file of the same name. With several dataloaders, each has its own file (`test_0.csv`, …).
+    `columns_of` describes which return values become columns. All other values are saved unchanged in a `.pt` file of
+    the same name, as a list of all batches. With several dataloaders, each has its own file (`test_0.csv`, …).
 
     Args:
         file: path of the table. Its folder is created.
-        inputs: maps the index of each sample, in order, to columns that describe the input. The default is
-            `inputs("test")` of the data module, if it has this method.
+        inputs: maps the index of each sample, in order, to columns that describe the input. By default, the data
+            module's method `inputs("test")` is called, if it exists.
 
     Attributes:
         rows: the rows of all tables.
@@ -44,7 +44,7 @@ class PredictionTable(BasePredictionWriter):
         self.rows: list[dict[str, Any]] = []
         self.files: list[Path] = []
         self.missing: list[Mapping[str, Any]] = []
-        self._found: dict[int, list[tuple[int, Any]]] = {}  # dataloader → (position, content) of each batch
+        self._found: dict[int, list[tuple[int, Any]]] = {}  # maps dataloaders to (position, content) of each batch
 
     def write_on_batch_end(
         self,
@@ -56,7 +56,7 @@ class PredictionTable(BasePredictionWriter):
         batch_idx: int,
         dataloader_idx: int,
     ) -> None:
-        """Store the columns or the values of a batch. Lightning provides the indices for ordinary DataLoaders.
+        """Store the columns or values of a batch. For ordinary DataLoaders, Lightning provides the indices.
 
         Raises:
             UserError: `predict_step` returned None.
@@ -132,15 +132,15 @@ class PredictionTable(BasePredictionWriter):
 
 
 class Columns(dict[str, list[Any]]):
-    """A batch of predictions as columns (name → one value per sample)."""
+    """Mapping of column names to the predictions of a batch, with one value per sample."""
 
 
 def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
     """Return a batch of predictions as columns, or None if it cannot be converted.
 
-    A tensor `(B,)` or a list of B numbers or strings becomes the column `prediction`, and a tensor `(B, K)` the columns
-    `prediction_0`, …, `prediction_K-1`. The elements of a tuple or a list of tensors become columns in the same way,
-    named `prediction_0`, …, and the values of a dict are named by their keys. All need the same length B.
+    A tensor `(B,)` or a list of B numbers or strings becomes the column `prediction`. A tensor `(B, K)` becomes the
+    columns `prediction_0`, …, `prediction_K-1`. Tuples and lists of tensors are converted element by element to columns
+    `prediction_0`, …, and dicts to columns named after their keys. All columns must have the same length B.
     """
     if isinstance(outputs, Mapping):
         named = {str(name): value for name, value in outputs.items()}
@@ -162,6 +162,6 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
 
 
 def _add_inputs(row: dict[str, Any], index: int, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row in which the inputs follow the index. An input whose name is already taken becomes `input/NAME`."""
+    """Return a row with the inputs inserted after the index. An input whose name is taken becomes `input/NAME`."""
     named = {f"input/{name}" if name in row else name: value for name, value in inputs.items()}
     return {"index": index, **named, **{name: value for name, value in row.items() if name != "index"}}

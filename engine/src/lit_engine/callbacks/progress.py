@@ -1,6 +1,6 @@
-"""Progress display: a line per epoch, and in a terminal a live bar below these lines.
+"""Progress display with one line per epoch and, in a terminal, a live bar below the lines.
 
-Both show exact means over the epoch. The bar covers only the first process, and the line covers all processes.
+The lines and the bar show exact means over the epoch. The lines cover all processes, and the bar only the first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def progress_metrics(trainer: Trainer, pl_module: LightningModule, running: Totals | None) -> dict[str, float]:
-    """Return the means of the totals `running`, and the latest values of the main and monitored validation metrics."""
+    """Return the training means in `running`, and the latest values of the main and monitored validation metrics."""
     values = {f"train/{name}": value for name, value in running.means().items()} if running else {}
     known = trainer.callback_metrics
     for name in (*(f"val/{name}" for name in getattr(pl_module, "headline_metrics", ())), *monitored(trainer)):
@@ -38,12 +38,12 @@ class ProgressLines(Callback):
 
     def __init__(self) -> None:
         self._start = 0.0
-        self._validated: dict[str, float] = {}  # the metrics of the newest validation
+        self._validated: dict[str, float] = {}  # the metrics of the latest validation
         self._best: float | None = None  # best value of the monitored metric, negated if higher is better
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         callback = best_checkpoint(trainer)
-        if callback is not None and callback.best_model_score is not None:  # of a resumed run
+        if callback is not None and callback.best_model_score is not None:  # the run was resumed
             self._best = float(callback.best_model_score) * (-1 if callback.mode == "max" else 1)
         self._start = perf_counter()  # a run that is resumed mid-epoch does not call on_train_epoch_start
         if line := summary(trainer):
@@ -82,7 +82,7 @@ class ProgressLines(Callback):
 
 
 def epoch_of(trainer: Trainer) -> str:
-    """Return the current epoch, counted from 0 as in checkpoint names and metrics.csv, and the total number."""
+    """Return the current epoch, counted from 0 as in checkpoint names and metrics.csv, and the number of epochs."""
     known = f" of {trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
     return f"epoch {trainer.current_epoch} ({trainer.current_epoch + 1}{known})"
 
@@ -107,7 +107,7 @@ def summary(trainer: Trainer) -> str:
 
 
 def _samples(loaders: Any) -> int:
-    """Return the number of samples of one dataloader; 0 if it is unknown."""
+    """Return the number of samples in a single dataloader, or 0 if the number is unknown."""
     loader = loaders[0] if isinstance(loaders, list) and len(loaders) == 1 else loaders
     if isinstance(loader, Loader):
         return loader.sampler.size
@@ -117,14 +117,14 @@ def _samples(loaders: Any) -> int:
         return 0
 
 
-SECONDS = 0.25  # between refreshes of the bar; a refresh takes about as long as a small training step
+SECONDS = 0.25  # refresh interval of the bar, because a refresh takes about as long as a small training step
 
 
 class TerminalProgress(ProgressLines):
-    """Progress display for terminals: the lines of `ProgressLines`, and below them a bar and the current metrics.
+    """Progress display for terminals, with a bar and the current metrics below the lines of `ProgressLines`.
 
     The bar shows the remaining time of the whole fit, the training speed and the learning rate. It disappears when the
-    command ends. The messages of `signals` replace it.
+    command ends. If a signal is received, the message of `signals` replaces the bar.
     """
 
     def __init__(self, signals: Signals) -> None:
@@ -132,7 +132,7 @@ class TerminalProgress(ProgressLines):
         self.signals = signals
         self._live: Any = None
         self._next = 0.0
-        self._first = (0.0, 0.0)  # time and progress of the run at the first batch of this process
+        self._first = (0.0, 0.0)  # time and completed fraction of the fit at this process's first batch
         self._epoch = (0.0, 0)  # time and sample count at the first batch of the epoch in this process
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -223,7 +223,7 @@ class TerminalProgress(ProgressLines):
 
 
 def _progress(trainer: Trainer, batches: int) -> float:
-    """Return the completed fraction of the fit after this many batches of the epoch, or 0 if its length is unknown."""
+    """Return the fraction of the fit completed after `batches` batches of the epoch, or 0 if its length is unknown."""
     of_epoch = batches / trainer.num_training_batches if trainer.num_training_batches else 0
     shares = [0.0]
     if trainer.max_epochs and trainer.max_epochs > 0:
@@ -234,7 +234,7 @@ def _progress(trainer: Trainer, batches: int) -> float:
 
 
 def display(label: str, done: int, total: float, facts: list[str], metrics: str) -> RenderableType:
-    """Return two lines: the bar, which fits in 80 columns, and the metrics."""
+    """Return a bar that fits in 80 columns, followed by a line with the metrics."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table

@@ -37,7 +37,7 @@ RATE = re.compile(r"lr([/-].*)?")  # learning rates logged by a task or by Light
 class MetricsCSV(Logger):
     """Logger of `metrics.csv`, which has one row for all metrics logged at the same step (training, then validation).
 
-    The file is saved at the end of each epoch, and within a long epoch about every ten seconds.
+    The file is saved at the end of each epoch, and about every ten seconds during a long epoch.
 
     Lightning's CSVLogger would delete an existing file in the same folder, and with it the history of a resumed run.
     """
@@ -47,18 +47,18 @@ class MetricsCSV(Logger):
         self.file = Path(folder) / "metrics.csv"
         self._columns: list[str] = []
         self._rows: list[dict[str, Any]] = []
-        self._written = 0  # number of final rows in the file
-        self._end = 0  # offset of the end of these rows in the file, in bytes
+        self._written = 0  # number of rows in the file that can no longer change
+        self._end = 0  # byte offset at which these rows end
         self._saved = monotonic()
-        self._changed = False  # the file of a finished run is not rewritten
+        self._changed = False  # stays false in a finished run, whose file is not rewritten
         self.stage: Callable[[], str] = lambda: "train"  # returns the current stage
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of rows and the last row, because values may still be added to that row."""
+        """Return the number of rows, and the last row because values may still be added to it."""
         return {"rows": len(self._rows), "last": self._rows[-1:]}
 
     def read(self) -> None:
-        """Load metrics.csv of a run to resume.
+        """Load metrics.csv before resuming a run.
 
         Raises:
             RunError: the file is broken.
@@ -74,7 +74,7 @@ class MetricsCSV(Logger):
 
     @property
     def name(self) -> str:
-        return ""  # the run directory is the folder itself
+        return ""  # the file is not in a subfolder of the run directory
 
     @property
     def version(self) -> str:
@@ -101,7 +101,7 @@ class MetricsCSV(Logger):
             self._columns += leading + [name for name in new if name not in COUNTERS]
             self._written = self._end = 0  # the header has changed, so the whole file must be rewritten
         if monotonic() - self._saved >= SAVE_SECONDS:
-            with contextlib.suppress(OSError):  # the next checkpoint reports a full disk
+            with contextlib.suppress(OSError):  # saving the next checkpoint reports a full disk
                 self.save()
 
     @rank_zero_only
@@ -136,7 +136,7 @@ class MetricsCSV(Logger):
 class RunRecord(Callback):
     """Callback that writes the final metrics and number of samples of `fit`, `validate` and `test` to metrics.json.
 
-    It also stops a training run whose loss is NaN or infinite before a checkpoint of such weights is saved.
+    If the loss is NaN or infinite, it also stops training before a checkpoint with such weights is saved.
 
     Args:
         run: the run directory of this process. All processes will use the directory of the first process.
@@ -147,10 +147,10 @@ class RunRecord(Callback):
         UserError: the loss is not finite at the end of an epoch or validation, or a monitored metric is missing.
 
     Attributes:
-        started: whether training has started. Otherwise, the run directory is not kept.
-        provenance: entry for provenance.json, written with config.yaml when training starts. A run that is rejected or
-            already finished does not change.
-        hyper_parameters: hyperparameters of the model as plain data, which its checkpoints contain.
+        started: whether training has started. Otherwise, a new run directory is deleted.
+        provenance: entry for provenance.json, written with config.yaml when training starts. If the run is rejected or
+            already finished, neither file changes.
+        hyper_parameters: hyperparameters of the model as plain data, which are stored in checkpoints.
     """
 
     def __init__(self, run: RunDir, config: str = "", metrics: MetricsCSV | None = None) -> None:
@@ -158,13 +158,13 @@ class RunRecord(Callback):
         self.provenance: dict[str, Any] | None = None
         self.hyper_parameters: dict[str, Any] = {}
         self.started = False
-        self._known: dict[str, Any] = {}  # the newest metrics in the checkpoint
+        self._known: dict[str, Any] = {}  # the latest metrics stored in the checkpoint
         self._logged: set[str] = set()  # names of the logged training metrics
-        self._validated: dict[str, float] = {}  # the recorded metrics of the newest validation
+        self._validated: dict[str, float] = {}  # metrics of the latest validation, by recorded name
         self._ended: dict[str, int] = {}  # number of steps and epochs if the run ended mid-epoch
         self._resumed: dict[str, Any] | None = None  # the state of metrics.csv in the checkpoint
         self.checkpoint: Path | None = None  # the checkpoint to evaluate
-        self.changed: list[str] = []  # differences between the model and the one that was trained
+        self.changed: list[str] = []  # hyperparameters that differ from the trained model
         self._start = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -184,7 +184,7 @@ class RunRecord(Callback):
             raise UserError("; ".join(["the processes of this run have different configs", *different]))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock. A resumed run that had already been stopped early stops again."""
+        """Start the timer, and stop a resumed run that had already been stopped early."""
         if not trainer.enable_validation:
             _check_watched(trainer)
         self._start = perf_counter()
@@ -221,7 +221,7 @@ class RunRecord(Callback):
         checkpoint["processes"] = trainer.world_size
         if self.hyper_parameters:
             checkpoint["hyper_parameters"] = self.hyper_parameters
-        checkpoint.pop("datamodule_hyper_parameters", None)  # config.yaml has them, and they may contain objects
+        checkpoint.pop("datamodule_hyper_parameters", None)  # config.yaml contains these values, which may be objects
         checkpoint["logged"] = {"train": sorted(self._logged), "val": self._validated}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -234,7 +234,7 @@ class RunRecord(Callback):
                 self.metrics.read()
             before, now = checkpoint.get("processes", trainer.world_size), trainer.world_size
             if before != now:
-                print_once(f"processes: {before} in the checkpoint, {now} now; {_samples(trainer, before)}")
+                print_once(f"number of processes: {before} in the checkpoint, {now} now; {_samples(trainer, before)}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check that the training loss is finite, unless a gradient scaler skips non-finite steps."""
@@ -282,7 +282,7 @@ class RunRecord(Callback):
         self.run.record("fit", values)
 
     def _trained(self, trainer: Trainer) -> dict[str, float]:
-        """Return the newest training metrics without learning rates."""
+        """Return the latest training metrics without learning rates."""
         metrics = trainer.callback_metrics
         names = [name for name in metrics if split_stage(name)[0] == "train" or name in self._logged]
         # Lightning adds NAME_step and NAME_epoch to a metric that is logged both per step and per epoch
@@ -375,7 +375,7 @@ def _check_watched(trainer: Trainer) -> None:
 
 
 def headline_of(module: Any) -> str | None:
-    """Return the main metric of a task, the last one in `headline_metrics`; None for other modules."""
+    """Return the main metric of a task, which is the last of its `headline_metrics`, or None for other modules."""
     return next(reversed(getattr(module, "headline_metrics", ())), None)
 
 
@@ -420,7 +420,7 @@ def stage_now(trainer: Trainer) -> str:
 
 def _numbers(metrics: Mapping[str, Tensor], stage: str) -> dict[str, float]:
     values = {recorded_name(name, stage): value.item() for name, value in metrics.items() if name not in COUNTERS}
-    # six digits, because the last ones differ between machines
+    # Round to six digits, because further digits differ between machines.
     return {
         name: int(value) if name.endswith("/samples") else float(_round_to(value, 6)) for name, value in values.items()
     }

@@ -19,16 +19,16 @@ class Checkpoint(ModelCheckpoint):
     """ModelCheckpoint that saves `checkpoints/best-epochNNN.ckpt`, which is chosen by a metric, and `last.ckpt`.
 
     A run resumes from `last.ckpt`. The engine (`Saver`) writes it when training starts, after each epoch, within long
-    epochs, and after a signal. With Lightning's `save_last`, it would be a copy of the newest *best* checkpoint, and a
-    resumed run would repeat all epochs since then.
+    epochs, and after a signal. With Lightning's `save_last`, `last.ckpt` would be a copy of the newest *best*
+    checkpoint, and a resumed run would repeat all epochs since then.
 
     Args:
         monitor: metric that selects the best checkpoint, such as `val/accuracy`; null keeps only the last checkpoint.
         mode: whether higher (`max`) or lower (`min`) values of the metric are better.
         save_top_k: number of best checkpoints to keep.
         every_n_epochs: number of epochs between checkpoints, both best and last.
-        keep_last: number of recent epochs to keep as `epochNNN.ckpt`; `--ckpt_path average` uses their mean.
-        every_minutes: also write `last.ckpt` after this many minutes, to limit losses by `kill -9`; null for never.
+        keep_last: number of recent epochs to keep as `epochNNN.ckpt`. `--ckpt_path average` uses their mean.
+        every_minutes: also write `last.ckpt` after this many minutes, in case of a `kill -9`. null disables this.
         every_n_steps: also write `last.ckpt` after this many optimizer steps.
 
     Raises:
@@ -46,7 +46,7 @@ class Checkpoint(ModelCheckpoint):
         every_n_steps: int | None = None,
     ) -> None:
         if monitor and not mode:
-            raise UserError(f"the checkpoint callback monitors {monitor}: set mode to max (higher is better) or min")
+            raise UserError(f"Checkpoint: monitor {monitor} needs a mode: set mode to max (higher is better) or min")
         if every_minutes is not None and not every_minutes > 0:
             raise UserError(f"Checkpoint: every_minutes must be above 0, got {every_minutes:g}; null disables it")
         for name, number in (("every_n_epochs", every_n_epochs), ("every_n_steps", every_n_steps)):
@@ -73,7 +73,7 @@ class Checkpoint(ModelCheckpoint):
         super().setup(trainer, pl_module, stage)
 
     def keep_epoch(self, trainer: Trainer) -> None:
-        """Keep `last.ckpt` under the name of the epoch that just ended, and delete old files beyond `keep_last`."""
+        """Keep `last.ckpt` as `epochNNN.ckpt` for the epoch that just ended, and delete files beyond `keep_last`."""
         last, epoch = Path(str(self.dirpath), "last.ckpt"), trainer.current_epoch - 1
         if not self.keep_last or not trainer.is_global_zero or epoch < 0 or not last.exists():
             return
@@ -95,13 +95,13 @@ class Checkpoint(ModelCheckpoint):
             moved = {key: _move_paths(value, str(self.dirpath)) for key, value in state_dict.items()}
             state_dict = {**moved, "dirpath": self.dirpath}
         super().load_state_dict(state_dict)
-        self.current_score = state_dict.get("current_score")  # Lightning saves but never restores it
+        self.current_score = state_dict.get("current_score")  # Lightning saves this score but never restores it
 
 
 class LossCheckpoint(Checkpoint):
     """Default checkpoint callback, which selects the best checkpoint by the validation loss.
 
-    The metric, such as `val_loss`, is known after the first validation. A run without one has only `last.ckpt`.
+    The metric, such as `val_loss`, is chosen in the first validation. A run without such a metric has only `last.ckpt`.
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class LossCheckpoint(Checkpoint):
 
 
 def fast_dev_run(trainer: Trainer) -> bool:
-    """Return whether this is Lightning's smoke test, which saves nothing."""
+    """Return whether the trainer runs Lightning's smoke test, which saves nothing."""
     return bool(getattr(trainer, "fast_dev_run", False))
 
 

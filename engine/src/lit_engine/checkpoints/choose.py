@@ -11,10 +11,10 @@ from lit_engine.run.directory import BEFORE_NAN, RunDir
 
 
 def newest_checkpoint(run: RunDir) -> tuple[Path, list[Path]]:
-    """Return the checkpoint to resume from, and the damaged ones that were skipped.
+    """Return the checkpoint to resume from, and the damaged checkpoints that were skipped.
 
-    This is `last.ckpt` if it is intact, or else the intact checkpoint with the latest step. The checkpoint of
-    `NaNGuard` is never used, because it already counts the batches of the failed step.
+    A run resumes from `last.ckpt` if it is intact, or else from the intact checkpoint with the latest step. The
+    checkpoint of `NaNGuard` is never used, because its counters already include the batches of the failed step.
 
     Raises:
         RunError: if there is no intact checkpoint.
@@ -33,10 +33,10 @@ def newest_checkpoint(run: RunDir) -> tuple[Path, list[Path]]:
 
 
 def choose_checkpoint(run: RunDir, which: str = "best") -> Path:
-    """Return a checkpoint of a run: `best`, `last`, `average`, or one given by its path or its name in the run.
+    """Return a checkpoint of a run. `which` is `best`, `last`, `average`, a path, or a file name in the run.
 
     If the run monitors no metric, `best` is the newest checkpoint. `average` is the mean of the epochs that the
-    checkpoint callback kept (`keep_last`). It is computed and saved when requested.
+    checkpoint callback kept (`keep_last`). This mean is computed and saved on request.
 
     Raises:
         RunError: if there is no such checkpoint.
@@ -55,16 +55,16 @@ def choose_checkpoint(run: RunDir, which: str = "best") -> Path:
 
 
 def checkpoint_to_fork(run: RunDir, which: str) -> Path:
-    """Return the checkpoint for `--fork RUN@WHICH`: `best`, `last`, or the number of an epoch, as in file names.
+    """Return the checkpoint for `--fork RUN@WHICH`. `which` is `best`, `last` or an epoch number as in file names.
 
     Raises:
         RunError: if there is no such checkpoint.
-        UserError: if `which` is something else.
+        UserError: if `which` has any other value.
     """
     if which in ("best", "last"):
         return _best(run) if which == "best" else newest_checkpoint(run)[0]
     if not which.isdecimal():
-        raise UserError(f"--fork {run.path}@{which}: write @best, @last or @ with the number of an epoch")
+        raise UserError(f"--fork {run.path}@{which}: write @best, @last or @ followed by an epoch number")
     files = by_age(path for path in run.checkpoints.glob("*.ckpt") if path.name not in (NAME, BEFORE_NAN))
     of_epoch = {trained - 1: file for file in files if (trained := epochs_in(read(file))[1])}
     if int(which) not in of_epoch:
@@ -76,13 +76,13 @@ def checkpoint_to_fork(run: RunDir, which: str) -> Path:
 
 
 def weights_of(source: str | Path) -> Path:
-    """Return the checkpoint for `--init_from`: a file, or the best checkpoint of a run or of the `latest` run."""
+    """Return the checkpoint for `--init_from`, either a file or the best checkpoint of a run or the `latest` run."""
     is_run = Path(source).is_dir() or str(source) == "latest"
     return choose_checkpoint(RunDir.open(source)) if is_run else Path(source)
 
 
 def _best(run: RunDir) -> Path:
-    """Return the only `best*.ckpt`, or the one named in the callback's saved state, or else the newest checkpoint."""
+    """Return the only `best*.ckpt`, or the file named in a callback's saved state, or else the newest checkpoint."""
     candidates = sorted(run.checkpoints.glob("best*.ckpt"))
     if len(candidates) == 1:
         return candidates[0]

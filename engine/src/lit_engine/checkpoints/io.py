@@ -1,4 +1,4 @@
-"""Writes checkpoint files completely or not at all, and reads them without running code in them."""
+"""Writes checkpoints atomically, and reads them without running any code that they contain."""
 
 import contextlib
 import os
@@ -52,11 +52,11 @@ def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
 
 
 def fill_linked(data: dict[str, Any], links: Mapping[str, str], content: Mapping[str, Any]) -> None:
-    """Set arguments of the data that are None, such as class names, to the values in a checkpoint's hyperparameters.
+    """Fill in data arguments that are None, such as class names, from the hyperparameters in a checkpoint.
 
     Args:
         data: arguments of the data module.
-        links: maps an argument of the data to the argument of the task, as in `Project.links`.
+        links: maps arguments of the data module to arguments of the task, as in `Project.links`.
         content: content of the checkpoint.
     """
     for name, argument in links.items():
@@ -74,12 +74,12 @@ def by_age(paths: Iterable[Path]) -> list[Path]:
 
 
 class SafeCheckpointIO(TorchCheckpointIO):
-    """Checkpoint plugin that writes, syncs and renames a temporary file, so that a crash or full disk cannot damage it.
+    """Checkpoint plugin that writes, syncs and renames a temporary file, so that a crash cannot damage a checkpoint.
 
-    Lightning's own plugin copies from the system's temporary folder, which leaves a truncated file if interrupted.
+    Lightning's own plugin copies a file from the system's temporary folder. An interruption leaves a truncated file.
 
     Attributes:
-        loaded: contents of files that were already read. Each is passed to Lightning once.
+        loaded: contents of checkpoint files that were already read. Each is passed to Lightning once.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
             os.replace(temporary, path)
         except (OSError, RuntimeError) as error:
             if error.__context__ is not None and not isinstance(error.__context__, Exception):
-                raise error.__context__ from None  # a signal during torch.save
+                raise error.__context__ from None  # a signal arrived during torch.save
             kept = f"; the earlier {path.name} is intact" if path.exists() else ""
             raise CheckpointError(f"cannot save {path}: {_reason(error)}{kept}") from error
         finally:

@@ -32,7 +32,7 @@ def check_fits(
     """Raise CheckpointError, listing the differences, unless a checkpoint contains exactly this model's weights.
 
     Returns:
-        Other hyperparameters that differ from training, such as the mean of the images or the class names.
+        Descriptions of other hyperparameters that differ from training, such as the image mean or class names.
     """
     found = match(model, state_of(content, checkpoint))
     if not found.complete:
@@ -50,7 +50,7 @@ def check_fits(
 def check_kept(run: Path, config: Mapping[str, Any]) -> None:
     """Raise UserError if the config of a resumed run has a different optimizer or different schedules.
 
-    The checkpoint would silently restore the old ones. Resuming without any schedule is allowed.
+    The checkpoint would silently restore the old optimizer and schedules. Resuming without any schedule is allowed.
     """
     file = run / "config.yaml"
     both = (resolve_class_paths(yaml.safe_load(file.read_text(encoding="utf-8"))), config)
@@ -73,13 +73,13 @@ def warm_start(
     strict: bool = False,
     content: dict[str, Any] | None = None,
 ) -> Match:
-    """Load the weights of a checkpoint, or of its `content` if already read, that fit the model; see `load_fitting`.
+    """Load the weights that fit the model, as in `load_fitting`, from a checkpoint or its already read `content`.
 
     A task may have a method `meaningless_weights`, which receives the hyperparameters of the checkpoint and returns the
-    names of weights that only suit its data, such as embeddings of a different vocabulary.
+    names of weights that only suit the checkpoint's data, such as embeddings of a different vocabulary.
 
     Raises:
-        CheckpointError: if no weight fits, not all weights fit and `strict` is set, or the file cannot be read.
+        CheckpointError: if no weight fits, if `strict` is set and not all weights fit, or if the file cannot be read.
     """
     content = read(checkpoint) if content is None else content
     state = state_of(content, checkpoint)

@@ -15,7 +15,7 @@ class Match:
     loaded: list[str]
     missing: list[str]  # only in the model, ignoring batch counts
     unexpected: list[str]  # only in the checkpoint
-    other_shape: list[str]  # in both, but with different shapes; includes the shapes
+    other_shape: list[str]  # in both, but with different shapes, which are appended to the names
     meaningless: list[str] = field(default_factory=list)  # not loaded, because they belong to other data
 
     @property
@@ -24,7 +24,7 @@ class Match:
         return not (self.missing or self.unexpected or self.other_shape or self.meaningless)
 
     def __str__(self) -> str:
-        """Return one line per group, with at most five names."""
+        """Return one line per group of weights, with at most five names."""
         lines = [f"  loaded: {len(self.loaded)}"]
         others = {"missing": self.missing, "unexpected": self.unexpected, "of a different shape": self.other_shape}
         others["not loaded, because they belong to other data"] = self.meaningless
@@ -37,7 +37,7 @@ class Match:
 def match(model: nn.Module, state: Mapping[str, Tensor]) -> Match:
     """Compare a state dict with a model by name and shape.
 
-    Norms in old files have no `num_batches_tracked`, and torch does not require it either.
+    A missing `num_batches_tracked` is ignored. Old files do not contain it, and torch does not require it.
     """
     own = model.state_dict()
     common = [name for name in own if name in state]
@@ -53,10 +53,10 @@ def match(model: nn.Module, state: Mapping[str, Tensor]) -> Match:
 def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
     """Replace the prefixes of names in a state dict. The longest matching prefix applies, and None drops the weight.
 
-    `{"encoder.": "net.backbone.", "": "net."}` renames `encoder.x` to `net.backbone.x` and `y` to `net.y`.
+    Mapping `encoder.` to `net.backbone.` and `""` to `net.` renames `encoder.x` to `net.backbone.x` and `y` to `net.y`.
 
     Raises:
-        CheckpointError: if no name starts with one of the prefixes, or two weights get the same name.
+        CheckpointError: if a prefix matches no name, or two weights get the same name.
     """
     found: dict[str, Tensor] = {}
     used = set()
@@ -73,7 +73,7 @@ def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | No
     for prefix in prefixes:
         if prefix not in used:
             beginnings = sorted({name.partition(".")[0] for name in state})
-            raise CheckpointError(f"no weight's name starts with {prefix!r}; names start with {', '.join(beginnings)}")
+            raise CheckpointError(f"no weight name starts with {prefix!r}; names start with {', '.join(beginnings)}")
     return found
 
 
@@ -87,7 +87,7 @@ def load_fitting(
     """Load the weights that fit by name and shape onto the model's devices, and leave the others unchanged.
 
     Raises:
-        CheckpointError: if no parameter fits, or not all weights fit and `strict` is set.
+        CheckpointError: if no parameter fits, or if `strict` is set and not all weights fit.
     """
     left_out = [name for name in state if name in meaningless]
     found = match(model, {name: value for name, value in state.items() if name not in left_out})

@@ -1,7 +1,7 @@
 """Resolving class names, and restricting which classes a config or a checkpoint may use.
 
-A config may contain a short name, such as `class_path: CNN`, if it is unique in the project. Runs and checkpoints
-contain full paths. If a class has moved or the package was renamed, the class is found by its name.
+A config may contain a short class name, such as `CNN`, if it is unique in the project. Runs and checkpoints contain
+full paths. If a class has moved or the package was renamed, the class is found by its name.
 
 Configs are trusted. They may use any class that matches the type of an argument, and its module is imported.
 Checkpoints may come from anyone. Their classes are imported only from `trusted_packages` and from modules that are
@@ -33,12 +33,12 @@ from lit_engine.project import current, package_folder
 LIBRARY = "lit_engine"
 Made = TypeVar("Made")
 
-# the defaults of jsonargparse 5: modules that can run programs, such as `os`, are denied, and `Any` values stay plain
+# As in jsonargparse 5, deny modules that can run programs, such as `os`, and keep the values of `Any` options plain.
 set_parsing_settings(import_path_denylist=[], instantiate_subclass_spec_in_any=False)
 
 
 def classes_by_name() -> dict[str, list[str]]:
-    """Return the full paths of all classes in the project and the library by name, with the project's paths first."""
+    """Map each class name in the project and the library to its full paths, with the project's paths first."""
     found: dict[str, list[str]] = defaultdict(list)
     for package in (current().name, LIBRARY):
         for name, paths in classes_in(package).items():
@@ -48,7 +48,7 @@ def classes_by_name() -> dict[str, list[str]]:
 
 @cache
 def classes_in(package: str) -> dict[str, list[str]]:
-    """Return the full paths of the classes in a package by name, without importing the package."""
+    """Map each class name in a package to its full paths, without importing the package."""
     root = package_folder(package)
     found: dict[str, list[str]] = defaultdict(list)
     for file in sorted(root.rglob("*.py")):
@@ -70,7 +70,7 @@ def resolve_class_name(name: str) -> str:
     if other and "." not in rest:  # a class in a single-file module, such as houses.CSV
         return name
     paths = classes_by_name().get(name.rpartition(".")[2], [])
-    # of several classes with this name, use the one at this path
+    # If several classes have this name, use the class at this path.
     paths = [path for path in paths if path in (name, f"{own}.{rest}")] or paths
     if len(paths) != 1 or (other and (not package.isidentifier() or package in sys.modules or find_spec(package))):
         return name
@@ -146,7 +146,7 @@ def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[
                 if not _is_harmless(named, key):
                     raise CheckpointError(f"{source}: {key[1:]} is {named}, which a checkpoint must not contain")
             made = vars(parser.instantiate(config))
-        # arguments passed on by `**kwargs` that the parser did not find
+        # Add arguments that a class passes on by `**kwargs` and that the parser did not find.
         taken = {name for one in kind.__mro__ for name in inspect.signature(one.__init__).parameters}  # type: ignore[misc]
         made |= {name: value for name, value in parameters.items() if name in taken and name not in names}
         return kind(**{**made, **given})
@@ -185,7 +185,7 @@ def _allowed() -> set[str]:
 
 
 def _iterate_named(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the classes, functions and other callables in a parsed config with their keys, without importing any."""
+    """Yield the key and value of each class, function or other callable in a parsed config, without importing any."""
     if isinstance(config, Namespace | dict):
         for name, value in (vars(config) if isinstance(config, Namespace) else config).items():
             if name == "class_path" and isinstance(config, Namespace):

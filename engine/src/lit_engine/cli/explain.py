@@ -44,7 +44,7 @@ def missing_command() -> str:
 
 
 class UsageError(UserError):
-    """A command line or config that could not be parsed. The parser that failed knows the valid options."""
+    """A command line or config that could not be parsed. `parser` is the parser that raised the error."""
 
     def __init__(self, message: str, parser: Any) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class UsageError(UserError):
 
 
 def fit_width(text: str) -> str:
-    """Wrap lines that are longer than the terminal. A line of two columns continues below the second one."""
+    """Wrap lines that are wider than the terminal. A line with two columns continues below the second column."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
     lines: list[str] = []
     for line in text.splitlines():
@@ -60,7 +60,7 @@ def fit_width(text: str) -> str:
             margin = len(line) - len(line.lstrip())
             first = re.match(r"\s*\S+(?: \S+)* {2,}", line)  # the first of two columns
             column = first.end() if first else margin
-            if first and column > width / 2:  # too little space on its right
+            if first and column > width / 2:  # too little space for the second column
                 lines.append(line[:column].rstrip())
                 line, column = f"{' ' * (margin + 4)}{line[column:]}", margin + 4
             lines += textwrap.wrap(line, int(width), subsequent_indent=" " * column, break_long_words=False,
@@ -84,7 +84,7 @@ class OptionParser(argparse.ArgumentParser):
         """Stop parsing with an error.
 
         Raises:
-            UserError: always, as a `UsageError` if a similar word can be suggested.
+            UserError: always. It is a `UsageError` unless an argument is missing.
         """
         _, required, missing = message.partition("arguments are required: ")
         if required:
@@ -92,12 +92,12 @@ class OptionParser(argparse.ArgumentParser):
         raise UsageError(message.removeprefix("argument "), self)
 
 
-# Options that only some base classes of data modules support → what these classes do.
+# Describes what the base classes of data modules do to support each of these options.
 BASES = {
     **dict.fromkeys(
         ("data.folds", "data.fold"), "its `load` calls `hold_out`, which returns the test split of the fold"
     ),
-    "data.global_batch_size": "they divide the samples of a step among the processes",
+    "data.global_batch_size": "these classes divide the samples of a step among the processes",
 }
 
 

@@ -27,8 +27,7 @@ from lit_engine.errors import UserError, nearest
 from lit_engine.project import Project, current, is_debugging, program, use
 from lit_engine.run.directory import RunDir
 
-# `module:function`. The function receives the rest of the command line, returns the exit status, and raises UserError
-# for errors that the user can fix.
+# Maps commands to functions that receive the remaining arguments, return the exit status and may raise UserError.
 COMMANDS = {
     "sweep": "lit_engine.tools.sweep.command:sweep",
     "repeat": "lit_engine.tools.sweep.repeat:repeat",
@@ -64,7 +63,7 @@ Other commands:
   schema       write a JSON schema of configs for your editor
   --version    print the version
 `{name} COMMAND --help` shows the options of a command."""
-# Names that other tools use → the command to suggest. A script is suggested only if it exists.
+# Maps names that other tools use to the command to suggest. A script is suggested only if it exists.
 SYNONYMS = {
     **dict.fromkeys(("train", "run", "start"), "fit"),
     **dict.fromkeys(("resume", "continue"), "fit RUN"),
@@ -103,7 +102,7 @@ _SOURCES = ("--config", "--run", "--fork", "--model", "--data", "--print_config"
 def run_program(project: Project) -> None:
     """Run the command line of this process, and exit with its status."""
     keep_freed_memory()
-    # for the user's modules; an absolute path, because the parser changes to the folder of each config that it reads
+    # Find the user's modules. The path is absolute, because the parser changes the working directory.
     sys.path.append(os.getcwd())
     statuses: list[int] = []
     atexit.register(_leave, statuses)  # runs after all other handlers, because it is registered first
@@ -113,7 +112,7 @@ def run_program(project: Project) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Make allocating large tensors cheaper on Linux, by enabling huge pages in torch and memory reuse in glibc.
+    """Make allocating large tensors cheaper on Linux by enabling huge pages in torch and memory reuse in glibc.
 
     Otherwise, glibc returns freed memory to the system, and each step has to touch new pages, which is slow.
     """
@@ -122,14 +121,14 @@ def keep_freed_memory() -> None:
         with contextlib.suppress(AttributeError):  # the C library is not glibc
             set_option = ctypes.CDLL(None).mallopt
             set_option(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: amount of unused memory to keep
-            set_option(-3, 2**25)  # M_MMAP_THRESHOLD: reuse the memory of tensors below 32 MB, which are most tensors
+            set_option(-3, 2**25)  # M_MMAP_THRESHOLD: reuse the memory of tensors below 32 MB (most tensors)
 
 
 def main(project: Project, args: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status, which is 2 for an error that the user can fix."""
     use(project)
     args = list(sys.argv[1:] if args is None else args)
-    if "" in sys.path and os.getcwd() not in sys.path:  # the parser changes to the folder of each config that it reads
+    if "" in sys.path and os.getcwd() not in sys.path:  # the parser changes the working directory
         sys.path.insert(sys.path.index("") + 1, os.getcwd())
     quiet_lightning()
     commands = all_commands(project)
@@ -161,14 +160,14 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
         print(f"error: {explain(error, args)}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # because Python flushes stdout at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout at exit
         return 128 + getattr(signal, "SIGPIPE", 13)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 
 
 def all_commands(project: Project) -> dict[str, str]:
-    """Return the commands of the library and of the project that need no config: name → `module:function`."""
+    """Map the commands of the library and the project that need no config to their `module:function`."""
     return {**COMMANDS, **{name: f"{project.name}.{place}" for name, place in project.commands.items()}}
 
 
@@ -240,14 +239,14 @@ def version(args: Sequence[str]) -> int:
 
 
 def quiet_lightning() -> None:
-    """Hide advertisements, and messages that the command line prints in its own words."""
+    """Hide advertisements, and messages that the command line replaces with its own."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero",
                  "lightning.fabric.utilities.seed"):  # fmt: skip
         logging.getLogger(name).addFilter(_is_wanted)
     for message in (
         r"You requested to overfit but .*",  # `SplitData.shuffles` handles it
         r".*number of training batches .* is smaller than the logging interval.*",
-        r"Couldn't infer the batch indices.*",  # the batches of our own loaders contain them
+        r"Couldn't infer the batch indices.*",  # the batches of our own loaders contain the indices
         r".*LeafSpec.* is deprecated.*",  # used inside Lightning
         r"torch\.distributed\.nn\.functional\.all_gather is deprecated.*",  # used inside Lightning
         r".*Checkpoint directory .* exists and is not empty.*",  # normal for a resumed run
@@ -264,7 +263,7 @@ def _is_wanted(record: logging.LogRecord) -> bool:
 def _kill_workers() -> None:
     """Kill the workers of data loaders that are left after an interruption.
 
-    Python would terminate them and wait for their end, but workers ignore the first SIGTERM.
+    Python would terminate the workers and wait for them to exit, but they ignore the first SIGTERM.
     """
     if multiprocessing := sys.modules.get("multiprocessing"):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report an error
@@ -276,10 +275,11 @@ def _kill_workers() -> None:
 def _leave(statuses: list[int]) -> None:
     """End the process without destroying all objects of the imported modules, which would take seconds.
 
-    If SIGTERM stopped a trial of a W&B agent, the trial terminates with this signal, because the agent gives up after a
-    few trials with exit status 143.
+    If SIGTERM stopped a trial of a W&B agent, the process terminates with this signal, because the agent gives up after
+    a few trials with exit status 143.
     """
-    if not statuses or "coverage" in sys.modules:  # an uncaught exception; coverage still has to save its data
+    # After an uncaught exception, Python exits normally. Coverage still has to save its data.
+    if not statuses or "coverage" in sys.modules:
         return
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):

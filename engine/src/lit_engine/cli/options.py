@@ -1,4 +1,4 @@
-"""The options of `fit`, `validate`, `test` and `predict` that belong to the run, and the short help of these commands.
+"""The options of `fit`, `validate`, `test` and `predict` that configure a run, and the short help of these commands.
 
 This module imports neither torch nor Lightning, so that `fit --help` is printed immediately.
 """
@@ -18,12 +18,12 @@ class Option(NamedTuple):
     default: Any
     help: str
     commands: tuple[str, ...] = SUBCOMMANDS  # the commands that accept it
-    is_recorded: bool = False  # whether the config of the run contains it
+    is_recorded: bool = False  # whether the run's config.yaml contains it
 
 
 _EVALUATION = ("validate", "test", "predict")
 OPTIONS = (
-    Option("run", str | None, None, "A run directory or `latest`. `fit` resumes it, the other commands evaluate it."),
+    Option("run", str | None, None, "A run directory or `latest`. `fit` resumes it, and other commands evaluate it."),
     Option("run_name", str | None, None, "Name of a new run. Default: the current time."),
     Option("runs_dir", str, "runs", "Folder of new runs: RUNS_DIR/CONFIG/NAME."),
     Option("resume", bool, False, "Resume the run with this run_name if it exists.", ("fit",)),
@@ -31,25 +31,25 @@ OPTIONS = (
            ("fit",)),
     Option("init_from", str | None, None, "A run or checkpoint to load initial weights from.", ("fit",)),
     Option("init_prefixes", dict[str, str | None] | None, None,
-           "Maps name prefixes of those weights to prefixes in this model, or to null to skip them.", ("fit",)),
-    Option("init_strict", bool, False, "Raise an error if any of those weights do not fit.", ("fit",)),
+           "Maps name prefixes in --init_from to prefixes in this model, or to null to skip those weights.", ("fit",)),
+    Option("init_strict", bool, False, "Require that all --init_from weights fit.", ("fit",)),
     Option("find", Literal["lr", "batch_size"] | None, None, "Search for a learning rate or batch size, then stop.",
            ("fit",)),
     Option("plan", bool, False, "Predict time and memory from a few steps, then stop.", ("fit",)),
-    Option("json", bool, False, "With --plan: print JSON.", ("fit",)),
+    Option("json", bool, False, "Print the result of --plan as JSON.", ("fit",)),
     Option("plot_lr", bool, False, "Plot the planned learning rate, then stop.", ("fit",)),
     Option("test_after_fit", bool, False, "Test the best checkpoint after training.", is_recorded=True),
     Option("notify", list[str] | None, None, "URL to notify when the run ends. Can be repeated.", ("fit",)),
-    Option("allow_untrained", bool, False, "Evaluate initial weights, without a run.", _EVALUATION),
+    Option("allow_untrained", bool, False, "Evaluate the initial weights without a run.", _EVALUATION),
     Option("images", str | None, None, "An image file or a folder of images to predict on.", ("predict",)),
     Option("table", str | None, None, "A file of rows or texts to predict on.", ("predict",)),
     Option("probabilities", bool, False, "Add a column with the probability of each class.", ("predict",)),
 )  # fmt: skip
 CKPT_PATH = "Checkpoint to evaluate: `best` (default), `last`, `average`, a name in RUN/checkpoints, or a file."
-MATMUL_PRECISION = "Precision of float32 matrix products: `high` uses TF32 on a GPU. Default: `highest`, torch's own."
+MATMUL_PRECISION = "Precision of float32 matrix products. `high` uses TF32 on a GPU. Default: `highest`, as in torch."
 FLAGS = tuple(option.name for option in OPTIONS if option.type is bool)
 
-# Short option → full option.
+# Maps short options to full options.
 SHORT = {
     "lr": "model.optimizer.lr",
     "epochs": "trainer.max_epochs",

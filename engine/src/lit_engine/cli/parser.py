@@ -1,4 +1,4 @@
-"""Parser of the command line: `prepare` rewrites it, and `LitCLI` creates the data, model and trainer.
+"""Parses the command line. `prepare` rewrites it, and `LitCLI` parses it and creates the data, model and trainer.
 
 `session.py` calls both in this order, and runs the command.
 """
@@ -41,13 +41,13 @@ NEED_A_VALUE = (
     "--notify",
 )  # fmt: skip
 
-# Options of predict for new samples → their content. Data modules declare in `predicts_on` which option they support.
+# Maps the options of `predict` for new samples to their content. A data module's `predicts_on` is one of these options.
 NEW_SAMPLES = {"images": "a folder of images", "table": "a table"}
 
-# The option for the mode of an EarlyStopping in a config, or of the last callback on the command line.
+# Matches the option for the mode of an EarlyStopping in a config, or of the last callback on the command line.
 STOPPING_MODE = re.compile(r"trainer\.callbacks(\.\w*EarlyStopping(\[\d+\])?)?\.mode")
 
-# Options that the config of a run omits, because they do not describe the run itself.
+# Options that a run's config.yaml omits, because they do not describe the run itself.
 NOT_IN_CONFIG = (*(option.name for option in OPTIONS if not option.is_recorded), "ckpt_path", "config")
 
 
@@ -71,7 +71,7 @@ def prepare(args: Sequence[str]) -> Invocation:
     given = list(pairs(args))
     first = dict(reversed(given))  # the first value of each option
     run_path, first_config = first.get("--run"), first.get(CONFIG)
-    if run_path == "latest":  # the latest run of the given config, which the run's own config then replaces
+    if run_path == "latest":  # the latest run of the given config; the run's own config replaces the given one
         runs = first.get("--runs_dir") or "runs"
         run_path = str(RunDir.latest(runs, first_config and name_of(first_config)).path)
         given = [(o, run_path if o == "--run" else v) for o, v in given if (o, v) != (CONFIG, first_config)]
@@ -104,7 +104,7 @@ def prepare(args: Sequence[str]) -> Invocation:
             if (found := resolve_class_paths({key: content})[key]) != content:
                 value = yaml.safe_dump(found, default_flow_style=True, sort_keys=False, width=100_000).strip()
             named = value[:1].isupper() or value in current().functions
-            # other options of the data are plain strings, such as a column name that is also the name of a class
+            # Other data options are plain strings. For example, a column may have the same name as a class.
             of_data = option == "--data" or option.rstrip("+").endswith("transforms")
             is_class = named and (of_data or option.startswith(("--model", "--trainer")))
             words.append(f"{option}={resolve_class_name(value) if is_class else value}")
@@ -124,7 +124,7 @@ def _config(file: str, is_first: bool) -> list[str]:
 
 
 def name_of(config: str | None) -> str:
-    """Return `quickstart` for `configs/quickstart.yaml`, and the name of a run's config for its config.yaml."""
+    """Return the name of a config, such as `quickstart` for `configs/quickstart.yaml` or for a run's config.yaml."""
     if config is None:
         return "unnamed"
     path = Path(config)
@@ -226,7 +226,7 @@ def check(subcommand: str, options: Namespace) -> None:
     if options.run and options.init_from:
         raise UserError("--run resumes with the weights of the run: remove --init_from")
     if any(not re.match(r"https?://[\w.-]", os.path.expandvars(url)) for url in options.notify or ()):
-        raise UserError("notify: a URL must start with http:// or https:// and a host; a variable in it must be set")
+        raise UserError("notify: a URL must start with http:// or https:// and a host, and its variables must be set")
     strategy, known = options.trainer.strategy, ["auto", *StrategyRegistry.available_strategies()]
     if isinstance(strategy, str) and strategy.lower() not in known:
         name = strategy.rpartition(".")[2]
@@ -267,7 +267,7 @@ class LitCLI(ParsingCLI):
     """LightningCLI that parses a command line on construction, and creates data, model and trainer in `make`.
 
     Args:
-        project: the project, whose links are used.
+        project: the project that defines the links between data and model.
         args: the command line without the program's name, as rewritten by `prepare`.
 
     Attributes:
@@ -290,7 +290,7 @@ class LitCLI(ParsingCLI):
             save_config_callback=None,  # the config is saved by RunDir
             trainer_defaults={"enable_model_summary": False},  # the session prints its own summary
             auto_configure_optimizers=False,  # optimizers and schedulers are arguments of the task
-            load_from_checkpoint_support=False,  # done in `make`, because this fails if a model lacks a linked argument
+            load_from_checkpoint_support=False,  # fails if a model lacks a linked argument; `make` supports it instead
             args=list(args),
         )
 
@@ -312,7 +312,7 @@ class LitCLI(ParsingCLI):
         raise AssertionError
 
     def needs_options(self, subcommand: str) -> bool:
-        """Return whether this subcommand or none was given. Unneeded options would take a third of the parsing time."""
+        """Return whether to add a subcommand's options. Adding unneeded options takes a third of the parsing time."""
         return not self.given or subcommand in self.given
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -330,7 +330,7 @@ class LitCLI(ParsingCLI):
             parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parse and check the options. `seed_everything: true` becomes a random seed, which is recorded."""
+        """Parse and check the options. If `seed_everything` is true, choose and record a random seed."""
         self.config = parser.parse_args(args)
         self.options: Namespace = self.config[self.config.subcommand]
         check_config(self.options)
@@ -355,7 +355,7 @@ class LitCLI(ParsingCLI):
 
     def config_text(self) -> str:
         """Return the text of config.yaml."""
-        header = f"# The complete config of this run. `{program()} fit -c` on it starts a new run of the same kind.\n"
+        header = f"# Complete config of this run. `{program()} fit -c FILE` starts a new run with the same options.\n"
         return header + yaml.safe_dump(self.plain, sort_keys=False, allow_unicode=True)
 
     @cached_property
@@ -446,7 +446,7 @@ def replace_run_dir(value: Any, run: Path) -> Any:
 
 
 def argument_of(kind: Any, name: str) -> inspect.Parameter | None:
-    """Return an argument of a class, or of the base class that receives its `**kwargs`, or None."""
+    """Return an argument of a class or of the base class that receives its `**kwargs`, or None if it does not exist."""
     for one in getattr(kind, "__mro__", ()):
         parameters = inspect.signature(one.__init__).parameters
         if name in parameters:
@@ -457,9 +457,9 @@ def argument_of(kind: Any, name: str) -> inspect.Parameter | None:
 
 
 def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> dict[str, Any]:
-    """Return the model's config with the linked values, as plain data. The model can be created from it.
+    """Return the model's config with the linked values, as plain data.
 
-    The format is that of `load_from_checkpoint`.
+    `load_from_checkpoint` can create the model from it.
     """
     values: dict[str, Any] = {**model.get("init_args", {}), **model.get("dict_kwargs", {})}
     for source, argument, owner in _iterate_links({"class_path": model["class_path"], "init_args": values}, links):
@@ -503,7 +503,7 @@ def describe_missing_link(model: dict[str, Any], data: dict[str, Any], links: Ma
 
 
 def _iterate_links(model: Any, links: Mapping[str, str]) -> Iterator[tuple[str, inspect.Parameter, Any]]:
-    """Yield the links of a model, each with the data attribute, the argument and the config of the argument's class."""
+    """Yield the data attribute, the argument and the config of the argument's class for each link of a model."""
     for source, target in links.items():
         *path, name = target.split(".init_args.")
         owner: dict[str, Any] | None = model

@@ -1,4 +1,4 @@
-"""Expansion of short forms on the command line into full options, before the command line is parsed.
+"""Expands short forms on the command line into full options before the command line is parsed.
 
 `fit quickstart --lr 0.01 --run-name a` becomes
 `fit --config=configs/quickstart.yaml --model.optimizer.lr=0.01 --run_name=a`. This imports neither torch nor Lightning.
@@ -56,7 +56,7 @@ def expand(project: Project, args: Sequence[str]) -> list[str]:
 
 
 def _replace_dashes(args: Sequence[str]) -> Iterator[str]:
-    """Replace dashes in option names by underscores, up to the word `--`."""
+    """Replace dashes in option names with underscores, up to the word `--`."""
     rest = iter(args)
     for word in rest:
         if word == "--":
@@ -111,7 +111,7 @@ def _learning_rate_option(words: Sequence[str], configs: dict[str, Path]) -> str
     for option, value in pairs(words):
         if option == "--model" and value and "." in value:
             module, _, name = value.rpartition(".")
-            with suppress(ImportError, AttributeError, TypeError, ValueError):  # the parser reports these
+            with suppress(ImportError, AttributeError, TypeError, ValueError):  # the parser reports these errors
                 known = inspect.signature(getattr(import_module(module), name)).parameters
                 return next((f"model.{one}" for one in ("lr", "learning_rate") if one in known), SHORT["lr"])
         file = _config_file(value if option == CONFIG and value else option, configs)

@@ -1,1 +1,1 @@
-"""Distributed training: ranks, connecting the processes of a run, and sharded models."""
+"""Distributed training with ranks, connections between the processes of a run, and sharded models."""

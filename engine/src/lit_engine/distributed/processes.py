@@ -47,7 +47,7 @@ def peak_memory() -> dict[str, int]:
 
 
 def print_once(text: str) -> None:
-    """Print a text in the first process only."""
+    """Print text in the first process only."""
     if is_first():
         print(text, flush=True)
 
@@ -59,12 +59,12 @@ def warn_once(text: str) -> None:
 
 
 class Replicas(NamedTuple):
-    """Model replicas, each with its own batches: one per process, or one per tensor-parallel group of processes.
+    """Model replicas, each with its own batches. There is one per process or per tensor-parallel group of processes.
 
     Attributes:
         size: number of replicas.
         rank: index of this process's replica.
-        group: group with one process of each replica, used to sum counts; None for all processes.
+        group: process group with one process of each replica, used to sum counts. None means all processes.
     """
 
     size: int = 1
@@ -94,17 +94,17 @@ def all_reduced(tensor: Tensor, by: str = "SUM", group: Any = None) -> Tensor:
 
 
 class Maximum:
-    """The maximum of an integer over all processes, computed in the background. All processes must create it.
+    """Maximum of an integer over all processes, computed in the background. All processes must create this object.
 
-    Reading it in a later step does not wait for the device.
+    Reading the maximum in a later step does not wait for the device.
     """
 
     def __init__(self, value: int, device: torch.device) -> None:
-        self._value = torch.full((), value, device=device)  # copying the value to a GPU would wait for it
+        self._value = torch.full((), value, device=device)  # copying a value to a GPU would wait for the GPU
         work: Any = torch.distributed.all_reduce(self._value, torch.distributed.ReduceOp.MAX, async_op=True)
         self._wait = work.wait
         if device.type != "cpu":
-            work.wait()  # lets the stream wait, not this process
+            work.wait()  # makes the stream wait, not this process
         self._value = self._value.to("cpu", non_blocking=True)
         if device.type != "cpu":
             copied = torch.Event(device)

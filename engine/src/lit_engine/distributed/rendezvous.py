@@ -27,14 +27,14 @@ from lit_engine.errors import UserError
 from lit_engine.project import current, program, variable
 from lit_engine.run.provenance import versions
 
-SAME = ("torch", "lightning", "lit-engine")  # packages with the same version in all processes, like the project
+SAME = ("torch", "lightning", "lit-engine")  # packages that, like the project, need the same version in all processes
 
 
 def follow_launcher(trainer: Namespace) -> None:
     """Fill in `devices` and `num_nodes` from torchrun if they are not set, or from `srun` if `devices` is not set.
 
     Raises:
-        UserError: if they differ from the launcher's numbers, or MASTER_PORT is not a number.
+        UserError: if the set values differ from the launcher's, or MASTER_PORT is not a number.
     """
     if not (port := os.environ.get("MASTER_PORT", "0")).isdecimal():
         raise UserError(f"MASTER_PORT must be a number, got {port!r}")
@@ -70,7 +70,7 @@ class Connection:
     """Connection between the processes of a strategy.
 
     It replaces `setup_environment` of Lightning's multi-process strategies, which then find torch.distributed
-    initialized. Other strategies are not changed. It can be pickled, as spawned processes require.
+    initialized. Other strategies are not changed. A connection can be pickled, which spawned processes require.
     """
 
     def __init__(self, strategy: Any) -> None:
@@ -87,7 +87,7 @@ class Connection:
         return connection
 
     def __call__(self) -> None:
-        """Wait for all processes, create their process group, and call Lightning's method."""
+        """Wait for all processes, create their process group, and call Lightning's `setup_environment`."""
         strategy = self.strategy
         if not dist.is_initialized():
             strategy.accelerator.setup_device(strategy.root_device)
@@ -106,7 +106,7 @@ class Connection:
     def report(self, error: Exception, message: str | None) -> None:
         """Print the message or traceback of the error that is being handled, and kill the launched processes.
 
-        A process that lost another process prints one line, because the other process reports the cause.
+        A process that lost its connection to another process prints one line, because the other reports the cause.
         """
         self.stop_watching()
         if message is None and (isinstance(error, dist.DistError) or "gloo/transport" in str(error)):
@@ -132,11 +132,11 @@ class Connection:
 
 
 class Rendezvous:
-    """Meeting point for the processes of a run: a store that is served by rank 0 or by torchrun's agent.
+    """Meeting point for the processes of a run, which is a key-value store served by rank 0 or by torchrun's agent.
 
-    The agent's store survives a restart with the data of earlier processes, and no variable of torchrun counts restarts
-    across several nodes (pytorch issue 135712). Rank 0 therefore opens a part of the store under a new name, and the
-    others join the newest part that has not started. `here` contains the host and package versions of this process.
+    The agent's store survives a restart and keeps the data of earlier processes. No variable of torchrun counts
+    restarts across several nodes (pytorch issue 135712). Rank 0 therefore opens a part of the store under a new name,
+    and other ranks join the newest part that has not started. `here` contains this process's host and package versions.
     """
 
     def __init__(self, host: str, port: int, rank: int, size: int, here: Mapping[str, str]) -> None:
@@ -157,7 +157,7 @@ class Rendezvous:
         found: list[Any] = []
         if not self.serves:
             self._wait(lambda: reachable(self.address))
-        # In a thread, because another program at this port might never answer.
+        # Connect in a thread, because another program on this port might never answer.
         Thread(target=lambda: found.append(self._connect()), daemon=True).start()
         self._wait(lambda: found)
         if isinstance(found[0], Exception):
@@ -195,7 +195,7 @@ class Rendezvous:
         name = self.store.get("newest").decode() if self.store.check(["newest"]) else ""
         if name != self.name:
             self.name, self.part = name, dist.PrefixStore(name, self.store)
-            if self.part.check(["started"]):  # by processes before a restart
+            if self.part.check(["started"]):  # the part belongs to processes before a restart
                 self.part = None
             else:
                 self.part.set(str(self.rank), json.dumps(self.here))
@@ -210,7 +210,7 @@ class Rendezvous:
             except RuntimeError as error:
                 raise UserError(f"{self.who} ended because rank 0 at {self.where} is unreachable") from error
             waited = time.monotonic() - self.began
-            # Wait 5 s longer than rank 0, which then reports who is missing.
+            # Wait 5 s longer than rank 0, so that rank 0 reports the missing processes.
             if waited > self.seconds + (5 if self.rank and self.part is not None else 0):
                 raise UserError(
                     f"{self.who} has waited {self.seconds:g} s ({variable('JOIN_SECONDS')}) for {self._missing()}"
@@ -243,7 +243,7 @@ def reachable(address: tuple[str, int]) -> bool:
 
 
 def describe_version_mismatch(processes: Sequence[Mapping[str, str]]) -> str:
-    """Return an error message if the versions of processes (hosts and versions by rank) differ, or "" if they match."""
+    """Return an error message if package versions differ between `processes` (by rank), or "" if they match."""
     first = processes[0]
     for rank, other in enumerate(processes):
         for name in (name for name in (*SAME, program()) if other[name] != first[name]):

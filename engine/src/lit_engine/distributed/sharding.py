@@ -1,10 +1,10 @@
 """Sharding of weights, gradients and optimizer state for networks that are too large for one device.
 
-The overlays `fsdp2` and `tensor_parallel` use the strategy `Sharded`. A network can have two methods in plain PyTorch:
+The overlays `fsdp2` and `tensor_parallel` use the strategy `Sharded`. A network can define two plain PyTorch methods:
 
-- `blocks()` returns modules that `forward` runs once. Only one of them is gathered at a time in training. Without this
-  method, the whole network is gathered for each step, and only gradients and optimizer state stay sharded.
-- `tensor_parallel_plan()` maps names of layers to the way in which tensor parallelism splits them.
+- `blocks()` returns modules that `forward` runs once. During training, only one of these modules is gathered at a time.
+  Without this method, the whole network is gathered for each step, and only gradients and optimizer state stay sharded.
+- `tensor_parallel_plan()` maps layer names to the `ParallelStyle` with which tensor parallelism splits the layer.
 """
 
 from collections import defaultdict
@@ -30,17 +30,17 @@ from lit_engine.errors import UserError
 
 
 class Sharded(ModelParallelStrategy):
-    """Lightning's `ModelParallelStrategy` with single-process checkpoints, which are single files of whole tensors.
+    """Lightning's `ModelParallelStrategy`, except that a checkpoint is a single file with whole tensors.
 
-    Checkpoints can be loaded with any number of processes and any strategy. In evaluations, each process gathers the
-    weights (except with tensor parallelism, whose layers stay split). A search, or a figure that one process draws, can
-    then run the network any number of times. Buffers, such as batch norm's, are synchronized from the first process.
+    Checkpoints can be loaded with any number of processes and any strategy. For evaluation, each process gathers the
+    weights, except for layers split by tensor parallelism. A single process can then run the network any number of
+    times, for example for a search or a figure. Buffers, such as batch norm's, are synchronized from the first process.
 
     Args:
         tensor_parallel_size: number of processes that split the layers of one network and receive the same batches
-            (Shoeybi et al. 2019). Groups of such processes receive different batches, and weights, gradients and
-            optimizer state are sharded between them (FSDP2; Zhao et al. 2023).
-        process_group_backend: backend of torch.distributed; by default, the one for the device.
+            (Shoeybi et al. 2019). Different groups of such processes receive different batches. Weights, gradients and
+            optimizer state are sharded between the groups, as in FSDP2 (Zhao et al. 2023).
+        process_group_backend: backend of torch.distributed. Default: the usual backend of the device.
         timeout: timeout of a collective operation.
 
     Raises:
@@ -107,14 +107,14 @@ class Sharded(ModelParallelStrategy):
     def _gather(self, whole: bool) -> None:
         self._whole = whole
         task: Any = self.lightning_module
-        outer = {*task.children()}  # stay gathered, because the backward pass starts with their own weights
+        outer = {*task.children()}  # these stay gathered, because the backward pass starts with their weights
         for module in task.modules():
             if isinstance(module, FSDPModule):
                 module.set_reshard_after_forward(not whole and module not in outer, recurse=False)
                 module.unshard() if whole else module.reshard()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return whole tensors on the CPU in the first process, None in the others. All processes must call this."""
+        """Return whole tensors on the CPU in the first process and None in others. All processes must call this."""
         own = self.lightning_module.state_dict(keep_vars=True)  # type: ignore[union-attr]
         once = {id(value): value.detach() for value in own.values()}  # gathers tied weights once
         found = dict(zip(once, gather_full_tensors([*once.values()], self.is_global_zero), strict=True))
@@ -122,7 +122,7 @@ class Sharded(ModelParallelStrategy):
         return {name: found[id(value)] for name, value in own.items()}
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """Return an optimizer's state like `lightning_module_state_dict`, with parameters numbered as in torch."""
+        """Return an optimizer's state as whole tensors in the first process. Parameters are numbered as in torch."""
         optimizer = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         return gather_full_tensors(optimizer.state_dict(), self.is_global_zero)
 
@@ -160,7 +160,7 @@ def gather_full_tensors(value: Any, keep: bool) -> Any:
 
 
 def as_sharded(value: Any, like: Any) -> Any:
-    """Return this process's shard of a whole tensor if `like` is a sharded tensor of equal shape, else the value."""
+    """Return this process's shard of a whole tensor if `like` is a sharded tensor of equal shape, or else `value`."""
     if not (isinstance(like, DTensor) and isinstance(value, Tensor) and value.shape == like.shape):
         return value
     # No process needs to send data, because each has read the whole tensor.
@@ -223,7 +223,7 @@ def local_shards(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def total_norm(tensors: Iterable[Tensor]) -> Tensor:
-    """Return the Euclidean norm of all tensors together (scalar, 0 if none). All processes must call it for shards."""
+    """Return the Euclidean norm of all tensors (scalar, 0 if none). For shards, all processes must call this."""
     alike = defaultdict(list)
     for one in tensors:
         alike[(one.device_mesh, one.placements) if isinstance(one, DTensor) else None].append(one)

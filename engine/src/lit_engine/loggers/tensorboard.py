@@ -15,8 +15,9 @@ NUMBER = int | float | str  # types of hyperparameters in TensorBoard
 
 
 class TensorBoardExtras(Callback):
-    """Callback that logs, once, the config as text and hyperparameters (HPARAMS), the model's graph, and a grid of 64
-    augmented images from the first training batch.
+    """Callback that logs the config (as text and HPARAMS), the model's graph and training images to TensorBoard.
+
+    Everything is logged once, at the first training batch, including up to 64 augmented images of the batch.
     """
 
     _done = False
@@ -35,7 +36,7 @@ class TensorBoardExtras(Callback):
         watched = [getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks]
         for writer in writers if config else ():
             writer.add_text("config", f"```yaml\n{run.config_file.read_text(encoding='utf-8')}\n```")
-            # unlike add_hparams, this adds no run; HPARAMS then shows the last values of the metrics
+            # Unlike add_hparams, this adds no run. HPARAMS then shows the last values of the metrics.
             for summary in hparams(options, dict.fromkeys(filter(None, watched))):
                 writer.file_writer.add_summary(summary)
         images = batch[0]
@@ -47,7 +48,7 @@ class TensorBoardExtras(Callback):
         for writer in writers:
             writer.add_image("train/images", grid, trainer.global_step)
         if pl_module.device_mesh is None:  # a model sharded over processes is not traced
-            modes = {module: module.training for module in pl_module.modules()}  # frozen ones are in evaluation mode
+            modes = {module: module.training for module in pl_module.modules()}  # frozen modules are in evaluation mode
             pl_module.eval()  # tracing must not update batch norm statistics
             try:
                 for writer in writers:

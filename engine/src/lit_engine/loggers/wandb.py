@@ -34,7 +34,7 @@ def guard(method: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:  # wandb raises its own errors, TimeoutError, OSError and more
             print(f"note: W&B has failed ({error}); the run continues without it", file=sys.stderr)
             self.lost = True
-            with contextlib.suppress(Exception):  # without it, wandb prints a traceback when the process exits
+            with contextlib.suppress(Exception):  # otherwise, wandb prints a traceback when the process exits
                 import_module("wandb").teardown()
 
     return call
@@ -44,14 +44,14 @@ class WandbLogger(LightningWandbLogger):
     """Lightning's W&B logger for one run directory, which stores the W&B id in `wandb.json` for resuming.
 
     Args:
-        save_dir: the run directory, `{run_dir}` in a config.
+        save_dir: the run directory. Configs contain `{run_dir}`.
         project: name of the W&B project; default: the name of the package.
         name: name of the run; default: the last two parts of its path.
         entity: user or team that owns the project.
         group: group of the run; default: WANDB_RUN_GROUP, or the name of the config.
         tags: labels of the run.
         notes: description of the run.
-        mode: `auto` is online with an API key and offline without. The environment variable WANDB_MODE overrides it.
+        mode: `auto` is online if there is an API key, and offline otherwise. The variable WANDB_MODE overrides it.
         init_timeout: seconds to wait for the server before the run is logged offline.
         finish_timeout: seconds to wait for uploads at the end. `wandb sync` uploads the rest.
         log_checkpoints: upload the best checkpoint as an artifact when training ends.
@@ -79,7 +79,7 @@ class WandbLogger(LightningWandbLogger):
         self.monitor: tuple[str, str] | None = None  # metric that selects the best checkpoint, and `min` or `max`
         self._validated: dict[str, Any] = {}  # the newest validation metrics
         self.record = self.folder / "wandb.json"
-        self._received: dict[str, Any] | None = None  # summary on the server, until missing rows have been resent
+        self._received: dict[str, Any] | None = None  # the server's summary, until missing rows have been resent
         options: dict[str, Any] = {
             "project": project or current().name,
             "entity": entity,
@@ -121,7 +121,7 @@ class WandbLogger(LightningWandbLogger):
             wandb.teardown()
             run = wandb.init(mode="offline", **self._wandb_init)
         self._experiment = run
-        forks = "fork" in self.description.get("provenance", {})  # then the rows of the parent are sent, too
+        forks = "fork" in self.description.get("provenance", {})  # a fork also sends the rows of its parent
         self._received = dict(run.summary) if run.resumed else {} if forks else None
         run.define_metric("trainer/global_step")
         run.define_metric("*", step_metric="trainer/global_step", step_sync=True)

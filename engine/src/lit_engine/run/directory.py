@@ -1,16 +1,17 @@
-"""The directory of a run: config, checkpoints, metrics, predictions, figures and provenance of one training run.
-
-runs/CONFIG/STAMP/
-    config.yaml        the complete config; `fit -c` on it repeats the run
-    checkpoints/       best*.ckpt, last.ckpt
-    metrics.csv        metrics per step and epoch
-    metrics.json       final metrics: {"fit": {…}, "validate": {…}, "test": {…}}
-    provenance.json    how the metrics were produced: commit, versions, host, seed, command, fingerprints of the data
-    code.patch         uncommitted changes
-    predictions/, figures/
-    index.html         the page of the run; README.md is the model card
+"""The directory of a training run, with its config, checkpoints, metrics, predictions, figures and provenance.
 
 Reading a run imports neither torch nor Lightning. `lit_engine.load` loads the task, the data and a trainer of a run.
+
+runs/CONFIG/STAMP/
+    config.yaml        the complete config, which `fit -c` can repeat
+    checkpoints/       best*.ckpt, last.ckpt
+    metrics.csv        metrics per step and epoch
+    metrics.json       final metrics of `fit`, `validate` and `test`
+    provenance.json    origin of the metrics (commit, versions, host, seed, command, data fingerprints)
+    code.patch         uncommitted changes
+    predictions/, figures/
+    index.html         the run's page
+    README.md          the model card
 """
 
 import contextlib
@@ -56,7 +57,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True)
 class RunDir:
-    """The directory of one run, for reading it in Python. The methods that write are for the commands only.
+    """A run directory that can be read in Python. Only the commands should call the methods that write.
 
         run = RunDir.open("runs/quickstart/first")          or RunDir.latest("runs")
         run.config(), run.metrics(), run.history()          config.yaml, metrics.json, metrics.csv
@@ -117,7 +118,7 @@ class RunDir:
 
     @classmethod
     def to_fork(cls, fork: str) -> tuple["RunDir", str]:
-        """Return the run and the checkpoint in the value of `--fork`, `RUN@CHECKPOINT`. The default is `last`."""
+        """Split the value of `--fork` (`RUN@CHECKPOINT`) into run and checkpoint. The default checkpoint is `last`."""
         path, mark, which = fork.rpartition("@")
         return (cls.open(path), which) if mark and not Path(fork).is_dir() else (cls.open(fork), "last")
 
@@ -137,7 +138,7 @@ class RunDir:
 
     @classmethod
     def newest(cls, runs: str | Path, config: str | None = None) -> list["RunDir"]:
-        """Return the runs with checkpoints and, if given, this config, with the most recently started run first."""
+        """Return the runs that have checkpoints and, if given, this config. The most recently started run is first."""
         files = Path(runs).expanduser().glob(f"{config or '*'}/*/config.yaml")
         found = [cls(file.parent) for file in files if (file.parent / "checkpoints").is_dir()]
         return sorted(found, key=lambda run: (run._last_start(), run.path), reverse=True)
@@ -164,7 +165,7 @@ class RunDir:
     def describe(self, config: str, provenance: Mapping[str, Any]) -> None:
         """Write config.yaml and add an entry to provenance.json.
 
-        If the config has changed, the earlier one is renamed to config.1.yaml, then config.2.yaml and so on. The
+        If the config has changed, the earlier file is renamed to config.1.yaml, then config.2.yaml and so on. The
         same applies to code.patch. The entry's `patch` lists the files in code.patch.
         """
         patch = b""
@@ -200,7 +201,7 @@ class RunDir:
     def state(self) -> str:
         """Return `running`, `finished`, `failed`, `stopped` (by a signal), `killed` (no exit status) or `unfinished`.
 
-        `unfinished` is used for runs of earlier versions, or of the learning rate finder, that did not finish training.
+        A run is `unfinished` if an earlier version or the learning rate finder created it and training did not finish.
 
         Raises:
             RunError: provenance.json or metrics.json is broken.
@@ -219,7 +220,7 @@ class RunDir:
         return "killed" if last is None else "finished" if last == 0 else "stopped" if last > 128 else "failed"
 
     def is_page_outdated(self) -> bool:
-        """Return whether the page of the run is missing, or older than its metrics because the process was killed."""
+        """Return whether the run's page is missing, or older than the metrics because the process was killed."""
         page, metrics = self.path / "index.html", [self.path / "metrics.csv", self.path / "metrics.json"]
         return not page.exists() or any(
             file.exists() and file.stat().st_mtime > page.stat().st_mtime for file in metrics
@@ -244,7 +245,7 @@ class RunDir:
         return content
 
     def history(self) -> tuple[list[str], list[dict[str, str]]]:
-        """Return the columns and rows of metrics.csv, without a last line truncated by a crash or a full disk.
+        """Return the columns and rows of metrics.csv, ignoring a last line truncated by a crash or a full disk.
 
         Raises:
             RunError: a row has no step.

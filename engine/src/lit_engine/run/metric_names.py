@@ -1,7 +1,7 @@
-"""Metric names: the stage in a name, and the corresponding metrics of other stages.
+"""Functions that find the stage in a metric's name, and the corresponding metrics of other stages.
 
 A metric that is logged with its stage in its name, such as `val/acc`, `val_acc`, `acc/val` or `test_f1`, is recorded
-under that name. Otherwise, `val/` or `test/` is prepended: `acc` becomes `val/acc` if it is logged during
+under that name. Otherwise, `val/` or `test/` is prepended, so `acc` becomes `val/acc` if it is logged during
 validation. A name without a stage is a training metric.
 """
 
@@ -40,7 +40,7 @@ def stage_of(name: str) -> str:
 
 
 def base_of(name: str) -> str:
-    """Return a name without its stages: `acc` for both `test/val_acc` and `val_acc`."""
+    """Return a name without its stages, such as `acc` for both `test/val_acc` and `val_acc`."""
     stage, rest = split_stage(name)
     if stage and ("/" not in rest or _FIRST.match(rest)):  # otherwise, the end may be a class name
         return split_stage(rest)[1]
@@ -54,7 +54,7 @@ def recorded_name(name: str, stage: str) -> str:
 
 
 def find_metric(name: str, known: Iterable[str]) -> str:
-    """Return the recorded name of a metric such as a `monitor`, preferably for validation, or `name` if unknown."""
+    """Return the recorded name of a metric, preferably of a validation metric, or `name` if the metric is unknown."""
     names = (recorded_name(name, "val"), name, recorded_name(name, "test"))
     return next((one for one in names if one in known), name)
 

@@ -43,7 +43,7 @@ def same_value(one: Any, other: Any) -> bool:
 
 
 def iterate_changes(before: Any, now: Any, key: str = "", options: bool = True) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the key, the old value and the new value of each leaf that differs.
+    """Yield the key, the old value and the new value of each option that differs.
 
     Args:
         before: a config, or a part of one.

@@ -1,4 +1,4 @@
-"""The provenance of a run: command, commit, uncommitted changes, versions and machine."""
+"""The provenance of a run, which includes its command, commit, uncommitted changes, versions and machine."""
 
 import os
 import platform
@@ -15,17 +15,17 @@ from urllib.parse import urlsplit
 from lit_engine.project import current, program, variable
 
 PACKAGES = ("lit-engine", "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
-# A patch includes new files of these kinds below these folders. Anything else may be private, such as keys.
+# A patch includes new files of these types in these folders. Other files may be private, such as keys.
 SOURCE, FOLDERS = (".py", ".yaml", ".yml", ".toml", ".sh", ".ipynb"), {"src", "configs"}
 FORM = ("--binary", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
-MOST_BYTES, MOST_NAMED = 1_000_000, 50  # maximum size of a patch; maximum number of omitted files that it lists
+MOST_BYTES, MOST_NAMED = 1_000_000, 50  # maximum size of a patch, and maximum number of listed omitted files
 
 
-_hidden: dict[str, str] = {}  # text that must not be recorded → replacement
+_hidden: dict[str, str] = {}  # maps text that must not be recorded to its replacement
 
 
 def hide(urls: Sequence[str]) -> None:
-    """Replace URLs, which may contain secrets, with their host in everything that records the command or the changes.
+    """Hide URLs, which may contain secrets, in all records of the command and the changes. Only their hosts are kept.
 
     This also changes `sys.argv`, which W&B records and launched processes receive.
     """
@@ -107,7 +107,7 @@ def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
     if len(diff) > MOST_BYTES:
         reason = f"The changes are not kept: a patch of {len(diff):,} bytes exceeds the limit of {MOST_BYTES:,}.\n"
         return reason.encode(), []
-    if _hidden:  # only in added lines, because the patch must fit the others
+    if _hidden:  # mask only added lines, because the other lines must match the files
         lines = diff.split(b"\n")
         diff = b"\n".join(os.fsencode(_mask(os.fsdecode(one))) if one[:1] == b"+" else one for one in lines)
     return b"".join(left_out[:MOST_NAMED]) + diff, names

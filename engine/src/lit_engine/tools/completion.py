@@ -1,7 +1,7 @@
-"""`completion SHELL`: prints a tab-completion script for commands, options, files and runs. See docs/index.md.
+"""Prints a tab-completion script for commands, options, files and runs (`completion SHELL`). See docs/index.md.
 
-Options that depend on a config (`--model.net.hidden`…) are not completed. `--model.help CLASS` lists them. The script
-from jsonargparse includes them, but takes minutes to generate, because torch has hundreds of modules.
+Options that depend on a config (`--model.net.hidden`…) are not completed. `--model.help CLASS` lists them. jsonargparse
+can also complete these options, but generating its script takes minutes because torch has hundreds of modules.
 """
 
 import argparse
@@ -24,7 +24,7 @@ COMPLETED = {
 
 
 def completion(args: Sequence[str]) -> int:
-    """Print the script for a shell and return the exit status."""
+    """Print the completion script for a shell and return the exit status."""
     options = OptionParser("completion", "Prints a script for tab completion.")
     options.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
     print(shtab.complete(parser(), options.parse_args(args).shell))

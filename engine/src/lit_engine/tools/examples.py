@@ -1,4 +1,4 @@
-"""`examples`: lists the configs that come with the project, or prints one."""
+"""Lists the configs that come with the project, or prints one of them (`examples`)."""
 
 from collections.abc import Sequence
 
@@ -8,19 +8,19 @@ from lit_engine.project import current, program
 
 
 def examples(args: Sequence[str]) -> int:
-    """List the configs with the first line of each, or print one, and return the exit status.
+    """List all configs with their first lines, or print one config, and return the exit status.
 
     Raises:
-        UserError: the config does not exist.
+        UserError: the named config does not exist.
     """
-    options = OptionParser("examples", "Lists the configs, or prints one.")
-    options.add_argument("name", nargs="?", help="such as overlays/debug")
+    options = OptionParser("examples", "Lists the configs, or prints one of them.")
+    options.add_argument("name", nargs="?", help="config to print, such as overlays/debug")
     name, files = options.parse_args(args).name, current().configs()
     if name is None:
         for known, file in files.items():
             first = file.read_text(encoding="utf-8").splitlines()[0]
             print(fit_width(f"{known:{max(map(len, files))}}  {first.strip('# ')}"))
-        print(fit_width(f"\n`{program()} examples NAME > mine.yaml` copies a config that you can edit."))
+        print(fit_width(f"\n`{program()} examples NAME > mine.yaml` creates a copy that you can edit."))
         return 0
     name = name.removeprefix("configs/").removesuffix(".yaml")
     if name not in files:

@@ -1,4 +1,4 @@
-"""The option `--json` of commands, which prints one JSON document to stdout and everything else to stderr."""
+"""Implements the `--json` option, which prints one JSON document to stdout and everything else to stderr."""
 
 import json
 import math
@@ -15,7 +15,7 @@ HELP = "print one JSON document to standard output, and all messages to standard
 
 @contextmanager
 def json_document(wanted: bool) -> Iterator[dict[str, Any]]:
-    """Yield a dictionary that is printed as JSON at the end, if requested. Non-finite numbers become null."""
+    """Yield a dictionary, and print it as JSON at the end if `wanted`. Non-finite numbers become null."""
     document: dict[str, Any] = {}
     if not wanted:
         yield document
@@ -26,7 +26,7 @@ def json_document(wanted: bool) -> Iterator[dict[str, Any]]:
 
 
 def run_entry(run: Run) -> dict[str, Any]:
-    """Return a run as JSON data: its path, state, start (ISO 8601), seconds, monitored metric, metrics and options."""
+    """Return a run's path, state, start (ISO 8601), duration, monitored metric, metrics and options as JSON data."""
     names = ("path", "state", "seconds", "monitor", "headline", "metrics", "options")
     more = {"started": run.started.isoformat(), "mode": "max" if run.maximize else "min"}
     return {**{name: getattr(run, name) for name in names}, **more}

@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 
 LR_STEPS = 100
 LR_RANGE = 1e-6, 10.0
-LARGEST = 8192  # batch size
+LARGEST = 8192  # maximum batch size
 
 
 def find(what: Literal["lr", "batch_size"], trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     """Print a suggestion. Raises UserError if there is nothing to suggest."""
     _check_automatic(model, f"--find {what}")
     if isinstance(model, Task):
-        model.schedules = []  # they depend on the length of the actual run
+        model.schedules = []  # schedules depend on the length of the actual run
     (_find_lr if what == "lr" else _find_batch_size)(trainer, model, datamodule)
 
 
 def _check_automatic(model: LightningModule, option: str) -> None:
-    """Raise UserError if a module uses manual optimization and is not a `Task`, whose steps are known."""
+    """Raise UserError if a module uses manual optimization. A `Task` is accepted, because its steps are known."""
     if not model.automatic_optimization and not isinstance(model, Task):
-        raise UserError(f"{option} needs automatic optimization, and {type(model).__name__} optimizes manually")
+        raise UserError(f"{option} needs automatic optimization, but {type(model).__name__} optimizes manually")
 
 
 class RangeTest(Callback):
     """A learning rate range test, which raises the rate at each step and averages the losses (Smith 2017).
 
-    Lightning's finder halves its first losses and finds no decrease, ignores the `lr_factor` of groups, trains layers
-    that should be frozen, and stops after the run's epochs. Here, a group trains at its `lr_factor` times the rate.
+    Lightning's finder halves the first losses and then finds no decrease. It also ignores the `lr_factor` of parameter
+    groups, trains frozen layers, and stops after the run's epochs. This test applies each group's `lr_factor`.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class RangeTest(Callback):
         self._factors: list[float] = []
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        limit_loops(trainer, -1, LR_STEPS)  # small data may need more epochs than the run
+        limit_loops(trainer, -1, LR_STEPS)  # small datasets may need more epochs than the run has
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         optimizers = trainer.optimizers
@@ -88,7 +88,7 @@ class RangeTest(Callback):
 
 
 def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
-    """Suggest the rate at which the loss falls fastest, and draw figures/lr_finder.png."""
+    """Suggest the rate at which the loss falls fastest, and plot the loss in figures/lr_finder.png."""
     finder = RangeTest()
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     freezing = [callback.of_first_epoch() for callback in callbacks if isinstance(callback, Unfreezing)]
@@ -118,8 +118,8 @@ def steepest(rates: list[float], losses: list[float]) -> float | None:
     Slopes are averaged over seven neighbours, because the losses of single batches are noisy.
 
     Args:
-        rates: learning rates, ascending by a constant factor.
-        losses: losses at these rates. The curve ends before the first one that is not finite.
+        rates: learning rates, each larger than the previous rate by a constant factor.
+        losses: losses at these rates. The curve ends before the first non-finite loss.
 
     Returns:
         The rate, or None if the loss never falls.
@@ -134,36 +134,36 @@ def steepest(rates: list[float], losses: list[float]) -> float | None:
 
 
 def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
-    """Double the batch size until it exceeds memory, 8192 or the training data. Each size runs for three steps."""
+    """Double the batch size until it exceeds the memory, 8192 or the number of samples. Run each size for 3 steps."""
     if trainer.world_size > 1:
         raise UserError("--find batch_size needs one process: set --trainer.devices=1 --trainer.strategy=auto")
     owners = (datamodule, getattr(datamodule, "hparams", None))
     before = next(filter(None, (getattr(owner, "batch_size", None) for owner in owners)), None)
     if before is None:
-        raise UserError(f"{type(datamodule).__name__} has no batch_size to tune: set it, but no global_batch_size")
+        raise UserError(f"{type(datamodule).__name__} has no batch_size to tune: set it instead of global_batch_size")
     if hasattr(datamodule, "drop_last"):
-        datamodule.drop_last = False  # else a batch size above the number of samples would yield no batch
-    tuner = Tuner(trainer)  # stops before it tries `max_val` itself
+        datamodule.drop_last = False  # a batch size above the number of samples would yield no batches
+    tuner = Tuner(trainer)  # the tuner never tries `max_val` itself
     limit = tuner.scale_batch_size(model, datamodule=datamodule, mode="power", init_val=before, max_val=LARGEST + 1)
     loader = trainer.train_dataloader
     samples: Any = getattr(loader, "samples", getattr(loader, "dataset", None))
     size = len(samples) if hasattr(samples, "__len__") else LARGEST
     found = before * 2 ** int(math.log2(max(min(limit or before, size) / before, 1)))
-    why = f"the largest of {before}, {2 * before}… that fits, up to {LARGEST:,} or all samples"
+    why = f"the largest of {before}, {2 * before}… that fits in memory, up to {LARGEST:,} or all samples"
     print_once(f"suggested: --data.batch_size={found} ({why})")
 
 
 class PlanDone(Exception):
-    """An exception that ends a fit before its first step, once the plan is complete."""
+    """An exception that stops a fit before its first step when the plan is complete."""
 
 
 class Plan(Callback):
-    """A callback that steps the schedules as training would, once everything is set up, and then stops the fit.
+    """A callback that steps the schedules as training would, and stops the fit before its first step.
 
     ReduceLROnPlateau is never stepped.
 
     Attributes:
-        curves: maps the name of each parameter group to its rate at each optimizer step, as (step from 0, rate).
+        curves: maps the name of each parameter group to pairs of optimizer step (from 0) and learning rate.
     """
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ class Plan(Callback):
                     self.curves.setdefault(name, []).append((done, rate))
                 done += 1
                 batches = min(step * trainer.accumulate_grad_batches, trainer.num_training_batches)
-                # A task counts the steps of the run, and Lightning counts the batches of the epoch.
+                # A task counts steps since the start of the run. Lightning counts batches within the epoch.
                 counts = {"step": done if task else batches, **({"epoch": epoch} if step == steps else {})}
                 for scheduler, schedule in schedules:
                     if schedule.interval not in counts or counts[schedule.interval] % schedule.frequency:
@@ -200,7 +200,7 @@ class Plan(Callback):
 
 
 def plot_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
-    """Draw the planned learning rates as figures/planned_learning_rate.png."""
+    """Plot the planned learning rates in figures/planned_learning_rate.png."""
     _check_automatic(model, "--plot_lr")
     plan = Plan()
     callbacks = trainer.callbacks  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Notifies URLs that a run has ended, for `fit --notify URL`. The host determines the format of the message.
+"""Notifies URLs when a run has ended (`fit --notify URL`). The host in the URL determines the message format.
 
 Formats: https://docs.ntfy.sh/publish/#publish-as-json, https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks,
 https://discord.com/developers/docs/resources/webhook#execute-webhook and adaptive cards for Microsoft Teams.
@@ -23,14 +23,14 @@ from lit_engine.run.directory import RunDir
 from lit_engine.run.metric_names import base_of, stage_of
 from lit_engine.tools.runs.reading import Run
 
-SECONDS = 3.0  # limit for all URLs together
+SECONDS = 3.0  # time limit for all URLs together
 TEAMS = (".webhook.office.com", ".logic.azure.com", ".powerplatform.com")
 
 
 def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
     """Send a POST request to all URLs concurrently. Failures are only reported on stderr.
 
-    The sending threads are daemons, because a host name may take longer to resolve than any timeout of the request.
+    The sending threads are daemons because resolving a host name may take longer than the timeout of the request.
     """
     page = run.path.absolute() / "index.html"
     facts = {
@@ -44,14 +44,15 @@ def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
     def post(url: str) -> None:
         try:
             target, body = message(os.path.expandvars(url), facts)
-            headers = {"Content-Type": "application/json", "User-Agent": program()}  # Discord rejects Python's default
+            # Discord rejects Python's default user agent.
+            headers = {"Content-Type": "application/json", "User-Agent": program()}
             with urlopen(Request(target, json.dumps(body).encode(), headers), timeout=SECONDS):
                 results[url] = None
         except HTTPError as error:
             results[url] = f"HTTP status {error.code}"
         except URLError as error:
             results[url] = " ".join(str(error.reason).split())
-        except Exception as error:  # its text may contain the URL
+        except Exception as error:  # the error message may contain the URL
             results[url] = type(error).__name__
 
     threads = [Thread(target=post, args=[url], daemon=True) for url in dict.fromkeys(urls)]
@@ -67,8 +68,8 @@ def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
 
 
 def main_metrics(run: RunDir) -> dict[str, float]:
-    """Return up to three metrics: test, validation and training values of the task's main metric, then the losses."""
-    with suppress(Exception):  # the run may have no files yet, or broken ones
+    """Return up to three metrics. The task's main metric comes first (test, validation, training), then the losses."""
+    with suppress(Exception):  # the run may have no files yet, or broken files
         found = Run.read(run.path)
         stages = ("test", "val", "train")
         rank = {name: (base_of(name) != found.headline, base_of(name) != "loss", stages.index(stage_of(name)))
@@ -78,7 +79,7 @@ def main_metrics(run: RunDir) -> dict[str, float]:
 
 
 def message(url: str, facts: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the URL to send to and the content in the format of its host, or `facts` itself for other hosts."""
+    """Return the target URL and the content in the host's format. Unknown hosts receive the `facts` as JSON."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     title = f"{facts['run']}: {facts['event']}"

@@ -26,16 +26,16 @@ from lit_engine.training.saver import is_out_of_memory
 from lit_engine.training.schedules import steps_of_epochs
 from lit_engine.training.task import Task
 
-# The first epoch has WARM_UP steps. The other two have as many steps as fit into SECONDS, but at least STEPS.
+# The first epoch has WARM_UP steps. The other two epochs have as many steps as fit into SECONDS, but at least STEPS.
 WARM_UP, STEPS, SECONDS = 3, 4, 1.0
-BATCHES = 3  # per validation
+BATCHES = 3  # batches per validation
 
 
 class Count(Callback):
     """A callback that counts the steps and validations that a fit would have, and stops the fit before its first step.
 
     Args:
-        every: the `check_val_every_n_epoch` of the fit.
+        every: the trainer's `check_val_every_n_epoch`.
 
     Attributes:
         length: numbers of epochs, optimizer steps, validations, and batches per validation.
@@ -48,7 +48,7 @@ class Count(Callback):
         steps = steps_of_epochs(trainer, getattr(pl_module, "accumulate", None))
         if steps is None:
             raise UserError("--plan cannot predict the time of an unlimited run: set trainer.max_epochs or max_steps")
-        # Without `every`, the interval counts the batches of all epochs.
+        # If `every` is None, the validation interval counts batches across epochs.
         batches = trainer.num_training_batches if self.every else accumulation_steps(trainer) * sum(steps)
         interval = trainer.val_check_batch or math.inf
         checks = 1 if math.isinf(interval) else int(batches // interval)
@@ -60,9 +60,9 @@ class Count(Callback):
 
 
 class Meter(Callback):
-    """A callback that times the third of three short epochs, from the end of the last step of the second epoch.
+    """A callback that times the third of three short epochs, starting after the last step of the second epoch.
 
-    The duration of the steps in the first epoch determines how many steps the other epochs have.
+    The step duration in the first epoch determines how many steps the other epochs have.
 
     Args:
         is_brief: whether to stop after the first epoch, which shows whether a micro-batch fits into memory.
@@ -70,12 +70,12 @@ class Meter(Callback):
 
     def __init__(self, is_brief: bool) -> None:
         self.is_brief, self.fits, self.length, self.peak = is_brief, True, dict[str, int](), dict[str, int]()
-        # Seconds for a step, and for everything before the first epoch, between two epochs, and after the last one.
+        # Seconds per step, before the first epoch, between two epochs, and after the last epoch.
         self.step = self.starting = self.between = self.ending = 0.0
         self.samples = 0.0  # samples (or tokens) per step
         self.watts: list[float] = []
         self.evaluations: list[float] = []  # seconds per validation batch
-        self._ends: list[float] = []  # times at which the steps of this epoch ended
+        self._ends: list[float] = []  # end times of the steps in this epoch
         self._last = self._since = self._validated = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -111,7 +111,7 @@ class Meter(Callback):
         self._validated += self.evaluations[-1]
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set the number of steps in the second epoch, which gets a new data loader. The third one reuses it."""
+        """Set the number of steps in the second epoch, which gets a new data loader that the third epoch reuses."""
         reconfigure(trainer, reload_dataloaders_every_n_epochs=int(trainer.current_epoch == 0))
         if trainer.current_epoch == 0:
             seconds = torch.tensor(self.step, device=trainer.strategy.root_device)
@@ -134,14 +134,14 @@ class Meter(Callback):
 
 
 def _now(trainer: Trainer) -> float:
-    """Return the time in seconds, after the device has finished its work."""
+    """Wait until the device has finished its work, and return the time in seconds."""
     if trainer.strategy.root_device.type != "cpu":
         torch.accelerator.synchronize()
     return perf_counter()
 
 
 def power(device: torch.device) -> list[float]:
-    """Return the power of a CUDA device in watts. The list is empty if the device or NVML does not report it."""
+    """Return the power draw of a CUDA device in watts. The list is empty if the device or NVML does not report it."""
     if device.type == "cuda":
         with suppress(ImportError, RuntimeError):
             return [torch.cuda.power_draw(device) / 1000]
@@ -162,7 +162,7 @@ def plan(session: Session) -> None:
         if trainer.world_size > 1 or not model.automatic_optimization:
             step = 0  # other micro-batches are not tried
         largest, options = parts, dict[str, int]()
-        # If the configured micro-batch fits, try larger ones. Otherwise, use the largest of the smaller ones that fits.
+        # If the configured micro-batch fits, try larger sizes. Otherwise, use the largest size that fits.
         others = range(1, parts) if meter.fits else range(parts + 1, step + 1)
         for number in [number for number in others if step and step % number == 0]:
             changes = accumulating(session.options.trainer, number)
@@ -185,11 +185,11 @@ def plan(session: Session) -> None:
 
 
 def attempt(session: Session, is_brief: bool = False) -> Meter:
-    """Train for three short epochs in a new run, or for one if `is_brief`, unless memory runs out first."""
+    """Train for three short epochs in a new run (one epoch if `is_brief`). Stop early if memory runs out."""
     trainer, model, datamodule = session.prepare()
     device, every = trainer.strategy.root_device, trainer.check_val_every_n_epoch
     if isinstance(model, Task):
-        model.schedules = []  # they depend on the length of the actual run
+        model.schedules = []  # schedules depend on the length of the actual run
     skip_sanity_check(trainer)
     callbacks, count, meter = trainer.callbacks, Count(every), Meter(is_brief)  # type: ignore[attr-defined]
     loggers = [one for one in trainer.loggers if isinstance(one, MetricsCSV)]
@@ -233,5 +233,5 @@ def _lines(found: dict[str, Any]) -> list[str]:
         samples, step, options = found["micro_batch"].values()
         words = " ".join(f"--{name}={value}" for name, value in options.items())
         how = f"for the same steps, use {words}" if options else "as configured"
-        lines.append(f"largest micro-batch that fits: {samples:,} of the {step:,} samples of a step; {how}")
+        lines.append(f"largest micro-batch that fits: {samples:,} of {step:,} samples per step; {how}")
     return lines

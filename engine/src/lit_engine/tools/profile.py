@@ -1,4 +1,4 @@
-"""Measures how a fit spends its time: prints a table and advice, and writes `profile.json` and `trace.json`."""
+"""Measures how a fit spends its time. Prints a table and advice, and writes `profile.json` and `trace.json`."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from lit_engine._lightning import reconfigure
 from lit_engine.data.module import Rows
 from lit_engine.distributed.processes import peak_memory
 
-# Lightning's name for an action, without the class → the phase of the fit to which the action belongs.
+# Maps Lightning's action names (without the class) to phases of the fit.
 PARTS = {
     "train_dataloader_next": "waiting for data",
     "batch_to_device": "transfer and transforms",
@@ -30,13 +30,13 @@ PARTS = {
     "save_checkpoint": "saving",
 }
 NAMES = (*dict.fromkeys(PARTS.values()), "validation", "callbacks", "other")
-MEASURING = "measuring"  # counting FLOPs and tracing, which is not included in the time of the fit
+MEASURING = "measuring"  # time for counting FLOPs and tracing, which is not included in the fit time
 
 
 class Parts(Profiler):
-    """A profiler that measures the duration of each phase. Nested actions count for the innermost one in `PARTS`.
+    """A profiler that measures the duration of each phase. Nested actions belong to the innermost phase in `PARTS`.
 
-    Each action waits for the accelerator, which runs asynchronously.
+    The profiler synchronizes with the accelerator before it reads the time, because accelerators run asynchronously.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -68,14 +68,14 @@ class Parts(Profiler):
 
 
 class Profile(Callback):
-    """A callback that profiles a fit. Each process writes its files, and rank 0 prints. `trainer.profiler` is inactive.
+    """A callback that profiles a fit and replaces `trainer.profiler`. Each process writes its files, and rank 0 prints.
 
     The second batch runs with torch's FlopCounterMode, which counts matrix products, convolutions and attention, but no
-    element-wise operations or fused recurrent layers (cuDNN, oneDNN). The batches after it are traced. The times
-    exclude all these batches. With several optimizers, the time after `backward` is attributed to the optimizers.
+    element-wise operations or fused recurrent layers (cuDNN, oneDNN). The following batches are traced. The times
+    exclude all these batches. In manual optimization, the time after `backward` is attributed to the optimizers.
 
     Args:
-        traced: number of batches in `trace.json`, which can be opened in ui.perfetto.dev; 0 for no trace.
+        traced: number of batches in `trace.json`, which can be opened in ui.perfetto.dev. 0 disables the trace.
     """
 
     def __init__(self, traced: int = 3) -> None:
@@ -84,7 +84,7 @@ class Profile(Callback):
         self.measuring = ExitStack()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else a missing GPU is logged as an error
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise, a missing GPU is logged as an error
         self.before = trainer.profiler  # type: ignore[attr-defined]
         self.parts = Parts(trainer)
         reconfigure(trainer, profiler=self.parts)
@@ -111,9 +111,9 @@ class Profile(Callback):
         self._within_step(pl_module, "optimizer")
 
     def _within_step(self, pl_module: LightningModule, part: str) -> None:
-        """Set the phase in manual optimization, which Lightning does not report to profilers."""
+        """Set the phase in manual optimization, where Lightning reports no phases to profilers."""
         if not pl_module.automatic_optimization:
-            self.parts.stack[-2] = part  # the entry below this hook
+            self.parts.stack[-2] = part  # the stack entry below this hook
 
     def on_train_end(self, *args: Any) -> None:
         self.measuring.close()
@@ -163,25 +163,25 @@ class Profile(Callback):
 def table(found: dict[str, Any]) -> list[str]:
     """Return the profile as lines of text."""
     memory = (f"{size / 2**20:,.0f} MiB ({where})" for where, size in found["peak_bytes"].items())
-    lines = [f"time of the fit: {found['seconds']:.1f} s, {found['batches']} batches"]
+    lines = [f"fit time: {found['seconds']:.1f} s, {found['batches']} batches"]
     lines += [f"  {name:23} {share:5.1f} %" for name, share in found["percent"].items()]
     lines.append(f"peak memory: {', '.join(memory)}")
     if "flop_per_batch" in found:
         lines.append(
             f"{found['flop_per_batch'] / 1e9:.3g} GFLOP per batch, {found['flop_per_second'] / 1e9:.3g} GFLOP/s: "
-            f"{found['percent_of_matrix_product']:.1f} % of a matrix product in {found['matrix_product']['dtype']}"
+            f"{found['percent_of_matrix_product']:.1f} % of a {found['matrix_product']['dtype']} matrix product"
         )
     return [*lines, f"advice: {found['advice']}"]
 
 
 def advice(found: dict[str, Any]) -> str:
-    """Return a sentence on what to try first."""
+    """Return advice on what to try first."""
     percent, workers = found["percent"], found["num_workers"]
     remedies = {
         "waiting for data": (30, "make the samples of {data} cheaper to load, or prepare them before training"),
         "transfer and transforms": (30, "fewer or cheaper transforms"),
         "validation": (30, "--trainer.check_val_every_n_epoch=2, or a larger --data.eval_batch_size"),
-        "saving": (20, "longer epochs, because each one saves a checkpoint"),
+        "saving": (20, "longer epochs, because each epoch saves a checkpoint"),
         "callbacks": (30, "profile a longer run, or use fewer figures and logs"),
         "other": (40, "a larger --data.batch_size, because each step has this overhead"),
     }
@@ -192,11 +192,11 @@ def advice(found: dict[str, Any]) -> str:
             return f"{percent[name]:.0f} % of the time is {name}; try this: {remedy.format(**found)}"
     if found.get("percent_of_matrix_product", 100) < 10:
         return "the operations are small for this device; try a larger --data.batch_size, or the `compile` overlay"
-    return "the net takes most of the time; try the `bf16` or `gpu` overlay, or a smaller network"
+    return "the network takes most of the time; try the `bf16` or `gpu` overlay, or a smaller network"
 
 
 def data_set(trainer: Trainer) -> dict[str, Any]:
-    """Return the class name of the data source and its number of workers, or None if it does not use workers."""
+    """Return the class name of the data source and its number of workers (None if it cannot use workers)."""
     data, loader = trainer.datamodule, trainer.train_dataloader  # type: ignore[attr-defined]
     found: Any = getattr(loader, "samples", getattr(loader, "dataset", None))
     in_memory = found is None or isinstance(found, Rows)
@@ -207,7 +207,7 @@ def data_set(trainer: Trainer) -> dict[str, Any]:
 
 
 def matrix_product(device: torch.device, precision: str) -> tuple[float, str]:
-    """Return the FLOP/s of the best of five square matrix products in the dtype of `precision`, and the dtype."""
+    """Return the best FLOP/s of five square matrix products in the dtype of `precision`, and this dtype."""
     types = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64}
     dtype = next((dtype for name, dtype in types.items() if precision.startswith(name)), torch.float32)
     size = 1024 if device.type == "cpu" else 8192

@@ -1,7 +1,7 @@
-"""`schema`: writes a JSON schema of configs and overlays, with which an editor completes, explains and checks them.
+"""Writes a JSON schema that editors use to complete, explain and check configs and overlays (`schema`).
 
 jsonargparse generates a schema for the options of `fit`. This module adds overlays, `key+` and short class names. Run
-the command again after you change your classes. `.vscode/settings.json` refers to the file that it writes.
+the command again after you change your classes. `.vscode/settings.json` refers to the schema file.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from lit_engine.project import current, program
 FILE = Path(".vscode/schema.json")
 ParserJsonschema: Any
 ParserJsonschema, anyof_schema, get_doc_short_description, get_callable_return_type = schema_parts()
-# The classes of these modules are described like the project's own. Classes of other modules are not checked.
+# The schema describes classes in these modules like the project's own. It does not check classes in other modules.
 MODULES = (
     *CLASS_MODULES, "lightning.pytorch.profilers", "lightning.pytorch.strategies", "torch.nn",
     "torchvision.transforms.v2",
@@ -34,7 +34,7 @@ MODULES = (
 
 def option_parser() -> argparse.ArgumentParser:
     """Return the argument parser of `schema`."""
-    options = OptionParser("schema", "Writes a JSON schema of configs and overlays, for editors.")
+    options = OptionParser("schema", "Writes a JSON schema of configs and overlays for editors.")
     options.add_argument("--output", type=Path, default=FILE, metavar="FILE", help=f"default: {FILE}")
     return options
 
@@ -48,7 +48,7 @@ def schema(args: Sequence[str]) -> int:
     file: Path = option_parser().parse_args(args).output
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8"):  # fails before the schema is built, which takes seconds
+        with file.open("a", encoding="utf-8"):  # fail early, because building the schema takes seconds
             pass
         file.write_text(json.dumps(config_schema()), encoding="utf-8")
     except OSError as error:
@@ -58,10 +58,10 @@ def schema(args: Sequence[str]) -> int:
 
 
 def config_schema() -> dict[str, Any]:
-    """Return a schema of the files that `fit -c` accepts, in draft 7, which editors support.
+    """Return a schema for the files that `fit -c` accepts. The schema follows draft 7, which editors support.
 
-    A file with `seed_everything`, `data` and `model` is a config, in which each object needs its `class_path`. Any
-    other file is an overlay, in which only objects in lists need one.
+    A file with `seed_everything`, `data` and `model` is a config, where each object needs a `class_path`. Any other
+    file is an overlay, where only objects in lists need a `class_path`.
     """
     made = SchemaBuilder().generate(LitCLI.parsers(current(), "fit")["fit"])
     config, overlay = _ref("a config"), _ref("an overlay")
@@ -78,7 +78,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def described_classes() -> dict[str, type]:
-    """Map the full paths of the described classes to the classes. Skip classes whose extra is not installed."""
+    """Return the described classes, keyed by full path. Classes with missing optional dependencies are skipped."""
     found = {}
     for path in (path for paths in classes_by_name().values() for path in paths):
         with suppress(ImportError, AttributeError):
@@ -93,30 +93,30 @@ def _ref(name: str) -> dict[str, Any]:
 
 
 class SchemaBuilder(ParserJsonschema):
-    """A builder that describes an object by its class_path or, in an overlay, by the arguments of all valid classes."""
+    """A builder that describes objects by their class_path. Overlays may contain arguments of any valid class."""
 
     def __init__(self) -> None:
         super().__init__()
         self.known = described_classes()
-        self.fitting: dict[str, list[str]] = {}  # kind of argument → full paths of the accepted classes
-        # A short name refers to the class of the project, if there is one.
+        self.fitting: dict[str, list[str]] = {}  # argument type → full paths of the accepted classes
+        # If several classes have the same short name, the name refers to the project's class.
         self.names = {path.rpartition(".")[2]: path for path in self.known}
         self.names |= {name: paths[0] for name, paths in classes_by_name().items() if len(paths) == 1}
         modules = "|".join(re.escape(module) for module in MODULES)
         self.elsewhere = {"type": "string", "pattern": rf"^(?!{current().name}\.|{LIBRARY}\.|({modules})\.\w+$).*\."}
 
     def set_dest(self, schema: Any, dest: str, dest_schema: Any, required: bool, descriptions: Any) -> None:
-        """Add an optional key. Another file or the data may set it. Lists also get `key+`, which appends."""
+        """Add an optional key, because other files or the data may set it. Lists also get `key+` to append items."""
         lists = any("array" in kind.get("type", ()) for kind in (dest_schema, *dest_schema.get("anyOf", ())))
         for key in (dest, f"{dest}+") if lists else (dest,):
             super().set_dest(schema, key, dest_schema, False, descriptions)
 
     def class_ref(self, class_type: Any, action: Any, subclass: bool) -> dict[str, Any]:
-        """Use an object's own schema for a protocol that creates it."""
+        """For a protocol that creates an object, return the schema of the object."""
         return super().class_ref(get_callable_return_type(class_type) or class_type, action, subclass)
 
     def subclass_def(self, class_type: type, action: Any) -> dict[str, Any]:
-        """Describe the values for an argument of this class: a class_path with arguments, or only the path."""
+        """Describe the valid values for an argument of this class (a class_path with or without arguments)."""
         name = self.def_name(class_type)
         fits = self.fitting[name] = [path for path, kind in self.known.items() if issubclass(kind, class_type)]
         cases = []
@@ -147,7 +147,7 @@ class SchemaBuilder(ParserJsonschema):
         }
 
     def reachable_defs(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Return all definitions. Each base class has one that accepts the arguments of its subclasses."""
+        """Return all definitions. For each base class, one definition accepts the arguments of all subclasses."""
         for name, paths in self.fitting.items():
             found: dict[str, list[Any]] = {}
             for path in paths:
@@ -159,7 +159,7 @@ class SchemaBuilder(ParserJsonschema):
         return self.defs
 
     def callable_schema(self, typehint: Any, action: Any) -> dict[str, Any]:
-        """Use an object's own schema for a callable that creates it."""
+        """For a callable that creates an object, return the schema of the object."""
         made = super().callable_schema(typehint, action)
         return next((one for one in made.get("anyOf", ()) if "$ref" in one), made)
 

@@ -1,7 +1,7 @@
-"""A pytest plugin that runs the command line of a project in the test process, offline and without drawing figures.
+"""A pytest plugin that runs a project's command line in the test process, offline and without drawing figures.
 
-It is enabled by `-p lit_engine.tools.testing` in the options of pytest. The project's conftest.py defines two fixtures:
-`workspace`, the folder in which commands run, and `command_line`, the `main` function of the project.
+The pytest option `-p lit_engine.tools.testing` enables the plugin. The project's conftest.py defines the fixtures
+`workspace` (the folder in which commands run) and `command_line` (the project's `main` function).
 
 Each test imports torch and Lightning itself, because the process that distributes the tests needs neither.
 """
@@ -51,7 +51,7 @@ def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise an error for each connection to another machine."""
+    """Raise an error for connections to other machines."""
     connect = socket.socket.connect
 
     def local_only(self: socket.socket, address: Any) -> None:
@@ -79,7 +79,7 @@ def _blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 def lit(
     workspace: Path, command_line: Callable[[Sequence[str]], int], capfd: pytest.CaptureFixture[str]
 ) -> Callable[..., Result]:
-    """Run a command in this process. Strings are split at spaces, and the elements of lists are passed as they are."""
+    """Run a command in this process. Strings are split at spaces, and list elements are passed unchanged."""
 
     def run(*parts: object) -> Result:
         args: list[str] = []
@@ -109,7 +109,7 @@ def trainer(tmp_path: Path) -> Callable[..., "Trainer"]:
 
 @pytest.fixture
 def seed_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
-    """Seed everything as the command line does, and restore the seed of the process after the test."""
+    """Seed everything as the command line does, and restore the process's seed after the test."""
     from lightning.pytorch import seed_everything
 
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")
@@ -118,10 +118,10 @@ def seed_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the many objects created by imports from garbage collection, which would take a tenth of the time."""
+    """Exclude imported objects from garbage collection, which would take a tenth of the test time."""
     gc.freeze()
 
 
 def pytest_unconfigure() -> None:
-    """Undo `pytest_collection_finish`, so that no object is reported as a leak."""
+    """Undo `pytest_collection_finish`, so that no objects are reported as leaks."""
     gc.unfreeze()

@@ -1,1 +1,1 @@
-"""Parallel text: corpora, leak-free splits, vocabularies and token batches."""
+"""Parallel corpora with leak-free splits, vocabularies and batches of tokens."""

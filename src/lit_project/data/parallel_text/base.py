@@ -1,4 +1,4 @@
-"""Base classes of parallel corpora, with batches of encoded pairs, vocabularies and a report."""
+"""Base classes of parallel corpora, which provide batches of encoded pairs, vocabularies and a report."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -26,48 +26,48 @@ from lit_project.text.vocabulary import BOS, EOS, Vocabulary
 
 
 class TranslationData(SplitData):
-    """Base class of parallel corpora. Subclasses implement `read`, and `prepare_data` for downloads.
+    """Base class of parallel corpora. Subclasses implement `read`, and `prepare_data` if they download files.
 
-    Vocabularies and their sizes are computed from the training pairs on first access. The config links `vocabularies`,
-    `source_size`, `target_size` and `max_source_length` to the model.
+    The vocabularies are built from the training pairs on first access. The properties `vocabularies`, `source_size`,
+    `target_size` and `max_source_length` are linked to arguments of the model.
 
     Args:
-        root: folder of the data; trained subword models are cached in `root/vocabularies`.
+        root: data folder. Trained subword models are cached in `root/vocabularies`.
         source: language code of the source, such as `en`.
         target: language code of the target, such as `fr`.
-        batch_tokens: maximum number of positions per micro-batch and process, including padding, in the longer of
-            source and target. Each batch contains pairs of similar length.
-        batch_size: pairs per micro-batch and process; default: 128 if no other size is set.
-        global_batch_size: pairs per optimizer step, over processes and micro-batches; see `SplitData`.
-        eval_batch_tokens: positions per batch in evaluation; affects memory and speed, but not results.
-        vocabulary: whole words (`word`), or subwords by BPE or a unigram language model.
-        vocabulary_size: number of ids in each vocabulary, including four special ones; null: all words, or 8000
+        batch_tokens: maximum number of tokens per micro-batch and process, including padding. Source and target tokens
+            are counted separately, and both must stay within the limit. Batches contain pairs of similar length.
+        batch_size: pairs per micro-batch and process. Default: 128 if no other size is set.
+        global_batch_size: pairs per optimizer step, summed over processes and micro-batches. See `SplitData`.
+        eval_batch_tokens: tokens per batch in evaluation. This affects memory and speed, but not results.
+        vocabulary: whole words (`word`), or subwords from BPE (`bpe`) or a unigram language model (`unigram`).
+        vocabulary_size: number of ids in each vocabulary, including four special ids. Default: all words, or 8000
             subwords.
         joint: use one subword vocabulary for both languages.
-        min_freq: words that occur less often in the training pairs are unknown.
-        max_length: maximum number of tokens per sentence, without BOS and EOS.
-        overlong: how to treat training pairs that exceed `max_length`; their number is printed. In official or given
+        min_freq: minimum frequency of words in the training pairs. Rarer words are unknown.
+        max_length: maximum number of tokens per sentence, excluding BOS and EOS.
+        overlong: how to treat training pairs that exceed `max_length`. Their number is printed. In official or given
             evaluation splits, sources are truncated and no pair is dropped. If evaluation pairs come from the training
-            pairs, `drop` filters before the split, counting words and punctuation marks (for subwords: words only).
+            pairs, `drop` is applied before the split and counts words and punctuation marks (for subwords, only words).
         lowercase: convert both sides to lower case.
         strip_accents: remove accents from both sides.
         space_punctuation: insert spaces between words and punctuation marks.
-        prefixes: keep only pairs whose English side (in lower case, without accents) starts with one of these;
-            `classic`: I am, he is, …
-        seed: seed for the order of the training pairs; `null` uses the seed of `seed_everything`.
-        vocabularies: the vocabularies of a checkpoint, as returned by the property `vocabularies`. They include the
-            preparation and the maximum length, which the data then use.
-        keep_vocabularies: with `--init_from`, use the vocabularies of that run, for further training on similar data.
-            Otherwise they are built from the new data, and embeddings of different vocabularies are not loaded.
-        folds: number of folds of a corpus without a test split; no sentence is in two folds.
-        fold: number of the fold used as the test split, from 0.
+        prefixes: keep only pairs whose English side (in lower case, without accents) starts with one of these prefixes.
+            `classic` selects "I am", "he is" and similar prefixes.
+        seed: seed for the order of the training pairs. Default: the seed of `seed_everything`.
+        vocabularies: the vocabularies of a checkpoint, as returned by the property `vocabularies`. Their text
+            preparation and maximum length replace the options above.
+        keep_vocabularies: with `--init_from`, keep that run's vocabularies to continue training on similar data.
+            Otherwise, new vocabularies are built, and the embeddings of changed vocabularies are not loaded.
+        folds: number of folds, for a corpus without a test split. No sentence occurs in two folds.
+        fold: index of the fold used as the test split, from 0.
 
     Raises:
-        DataError: options exclude each other, the data lack a language, or `keep_vocabularies` has no checkpoint.
+        DataError: options conflict, the corpus does not contain a language, or `keep_vocabularies` has no checkpoint.
     """
 
     default_batch_size = 128
-    LANGUAGES: ClassVar[tuple[str, ...]] = ()  # languages of the data; empty: any
+    LANGUAGES: ClassVar[tuple[str, ...]] = ()  # languages in the corpus, or empty if any are allowed
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class TranslationData(SplitData):
         if max_length < 1:
             raise DataError(f"max_length must be at least 1, got {max_length}")
         self.max_length = max_length
-        self.report: dict[str, Any] = {}  # filled by setup("fit"): see `report.describe`
+        self.report: dict[str, Any] = {}  # `setup("fit")` fills in the report.
         self._vocabularies: tuple[Vocabulary, Vocabulary] | None = None
         if keep_vocabularies and vocabularies is None:
             raise DataError("keep_vocabularies needs a run with vocabularies: set --init_from")
@@ -117,8 +117,8 @@ class TranslationData(SplitData):
             self.preparation = Preparation(**vocabularies["preparation"])
             self.max_length = int(vocabularies["max_length"])
         self._pairs: dict[str, Pairs] = {}  # prepared
-        self._counts: dict[str, dict[str, int]] = {}  # dropped and truncated pairs by split
-        self.left_out: dict[str, int] = {}  # number of pairs that are not in any split, by reason
+        self._counts: dict[str, dict[str, int]] = {}  # number of dropped and truncated pairs by split
+        self.left_out: dict[str, int] = {}  # number of pairs excluded from all splits, by reason
 
     def read(self, split: Split) -> Pairs:
         """Return the unprepared pairs of a split as (source, target)."""
@@ -140,7 +140,7 @@ class TranslationData(SplitData):
 
     @property
     def vocabularies(self) -> dict[str, Any]:
-        """Plain data to convert text to ids and back: source, target, languages, preparation and max_length."""
+        """The data needed to convert text to ids and back, as plain Python objects."""
         return {
             "languages": [self.source, self.target],
             "source": self.source_vocabulary.as_dict(),
@@ -165,7 +165,7 @@ class TranslationData(SplitData):
     def pairs(self, split: Split) -> Pairs:
         """Return the prepared pairs of a split."""
         if split not in self._pairs:
-            self.prepare_data()  # vocabularies are needed before Lightning calls this
+            self.prepare_data()  # The vocabularies are needed before Lightning calls this method.
             raw = self.keep(self.read(split))
             if not raw:
                 raise DataError(f"{type(self).__name__}: the {split} split is empty")
@@ -174,7 +174,7 @@ class TranslationData(SplitData):
         return self._pairs[split]
 
     def keep(self, pairs: Pairs) -> Pairs:
-        """Return the pairs that start with one of the prefixes."""
+        """Return the pairs whose English side starts with one of the prefixes."""
         if self.prefixes is None:
             return pairs
         kept = filter_by_prefix(pairs, self.prefixes, self.source, self.target)
@@ -183,7 +183,7 @@ class TranslationData(SplitData):
         return kept
 
     def setup(self, stage: str) -> None:
-        """Encode the splits needed by the stage, unless they already are. A fit also prints the report."""
+        """Encode the splits needed by the stage if this has not been done yet. In a fit, also print the report."""
         super().setup(stage)
         if stage == "fit" and not self.report:
             names: tuple[Split, ...] = ("train", "val", "test")
@@ -195,7 +195,7 @@ class TranslationData(SplitData):
                 print_once(warning)
 
     def batch_sampler(self, dataset: EncodedPairs, split: Split) -> TokenBatches:
-        """Return this process's batches of a split: shuffled for training, sorted by length otherwise."""
+        """Return a sampler of this process's batches, which are shuffled in training and sorted by length otherwise."""
         train = split == "train"
         return TokenBatches(
             dataset.source.lengths,
@@ -208,12 +208,12 @@ class TranslationData(SplitData):
         )
 
     def transfer_batch_to_device(self, batch: PairBatch, device: torch.device, dataloader_idx: int) -> PairBatch:
-        """Keep the lengths on the CPU, where RNNs and searches read them."""
+        """Keep the lengths on the CPU, where RNNs and beam search read them."""
         moved = super().transfer_batch_to_device(batch[:1] + batch[2:], device, dataloader_idx)
         return PairBatch(moved[0], batch.source_lengths, *moved[1:])
 
     def loaded(self, split: Split) -> EncodedPairs:
-        """Return the encoded pairs of a split after `filter_by_length`, with their texts except in training."""
+        """Return the encoded pairs of a split after filtering by length. Evaluation pairs also include the texts."""
         pairs = self.pairs(split)
         train = split == "train"
         sources, targets, self._counts[split] = filter_by_length(
@@ -235,11 +235,11 @@ class TranslationData(SplitData):
 class CarvedData(TranslationData):
     """Base class of corpora that consist of a single list of pairs. Subclasses implement `pool`.
 
-    No sentence of the validation or test split occurs in train on either side; see `leak_free_split`. The split depends
-    only on the data, after filtering by prefixes and length, and not on a seed or the direction.
+    No sentence of the validation or test split occurs in train on either side (see `leak_free_split`). The split only
+    depends on the pairs that remain after filtering by prefixes and length. Seeds and the direction have no effect.
 
     Args:
-        val_size: number of validation pairs; approximate, because components of the sentence graph are never divided.
+        val_size: approximate number of validation pairs. Components of the sentence graph are never divided.
         test_size: approximate number of test pairs, if there are no folds.
         **kwargs: arguments of `TranslationData`.
     """
@@ -281,9 +281,9 @@ class CarvedData(TranslationData):
         return self._carved[split]
 
     def _is_overlong(self, pair: tuple[str, str]) -> bool:
-        """Return whether a side has more than `max_length` words and punctuation marks (for subwords: words only)."""
+        """Return whether a side has more than `max_length` words. Unless subwords are used, punctuation also counts."""
         for sentence, language in zip(pair, (self.source, self.target), strict=True):
-            if len(sentence) <= self.max_length:  # there are at least as many characters as words
+            if len(sentence) <= self.max_length:  # A sentence never has more words than characters.
                 continue
             prepared = self.preparation(sentence)
             words = split_words(prepared, language) if self.options.kind == "word" else prepared.split()

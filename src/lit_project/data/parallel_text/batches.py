@@ -1,4 +1,4 @@
-"""Padded batches of sentence pairs with similar lengths and a limited number of tokens."""
+"""Padded batches of sentence pairs, with similar lengths and a limited number of tokens per batch."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -14,23 +14,23 @@ from lit_project.text.vocabulary import PAD
 
 
 class PairText(NamedTuple):
-    """The text of a pair after `Preparation` and `restore`, for scoring and display."""
+    """The text of a pair for scoring and display, after applying `Preparation` and `restore`."""
 
     source: str
     target: str
     references: list[str]  # all translations of this source in the split, including `target`
-    memory: str  # the most frequent translation of this source in train (the first if tied), or ""
+    memory: str  # the most frequent translation of this source in train (the first if tied), or an empty string
 
 
 class PairBatch(NamedTuple):
     """A batch of encoded pairs.
 
     Attributes:
-        source: int64 `(B, S)`, tokens followed by EOS, padded with PAD on the right.
-        source_lengths: int64 `(B,)`, number of source tokens including EOS, always on the CPU.
-        target: int64 `(B, T)`, tokens between BOS and EOS, padded with PAD on the right.
+        source: int64 `(B, S)`, source tokens and EOS, padded with PAD on the right.
+        source_lengths: int64 `(B,)`, number of source tokens including EOS. This tensor is always on the CPU.
+        target: int64 `(B, T)`, BOS, target tokens and EOS, padded with PAD on the right.
         indices: int64 `(B,)`, indices of the pairs in the split.
-        texts: the pairs as text; None in training.
+        texts: the pairs as text, or None in training.
     """
 
     source: Tensor
@@ -41,27 +41,27 @@ class PairBatch(NamedTuple):
 
 
 class TokenBatches(EpochBatches):
-    """Sampler for this process's batches of pair indices in one epoch, with similar lengths in each batch.
+    """Batch sampler of pair indices for one process and epoch. The pairs in a batch have similar lengths.
 
     The pairs are sorted by (target length, source length) and cut into batches. Shuffling permutes pairs of equal
-    lengths and the order of the batches, depending on seed and epoch. The sorted lengths are the same in each epoch, so
-    the number and shapes of the batches are also the same. Over all processes, each pair occurs exactly once per epoch.
+    length and the order of the batches, depending on the seed and the epoch. The sorted lengths are the same in every
+    epoch, and so are the number of batches and their shapes. Each pair is used by one process, exactly once per epoch.
     The largest batches are split in two until every process has the same number of batches. In each step, all processes
-    have batches of similar length, so none waits long for the others.
+    have batches of similar length, so that they finish at about the same time.
 
     Args:
         lengths_source: `(N,)`, number of tokens of each source, including EOS.
         lengths_target: `(N,)`, number of tokens of each target, including BOS and EOS.
-        batch_tokens: maximum number of positions per batch and process, including padding, for source and target each;
-            a longer pair gets its own batch.
+        batch_tokens: maximum number of tokens per batch and process, including padding. The limit applies to source
+            and target separately. A longer pair forms a batch of its own.
         batch_size: pairs per batch and process.
-        global_batch_size: pairs per optimizer step; see `EpochBatches`. Exactly one of the three sizes must be set.
-        shuffle: shuffle as described above; otherwise sort from short to long, with ties in the order of the data.
-        share: `seed`, `num_replicas`, `rank` and `accumulate` of `EpochBatches`.
+        global_batch_size: pairs per optimizer step (see `EpochBatches`). Set exactly one of the three sizes.
+        shuffle: shuffle as described above. If false, sort from short to long and keep ties in the order of the data.
+        share: the arguments `seed`, `num_replicas`, `rank` and `accumulate` of `EpochBatches`.
 
     Raises:
-        DataError: not exactly one size is set, a size is below 1, there are fewer pairs than processes, or the global
-            size is not divisible by the number of processes and micro-batches.
+        DataError: no size or several sizes are set, a size is below 1, there are fewer pairs than processes, or
+            the global size is not divisible by the number of processes and micro-batches.
     """
 
     def __init__(
@@ -82,18 +82,19 @@ class TokenBatches(EpochBatches):
         if given[0] < 1:
             raise DataError(f"{names}: must be at least 1, got {given[0]}")
         size = len(lengths_source)
-        whole = None if global_batch_size else max(size, 2)  # the base class then rejects fewer pairs than processes
+        # With this batch size, the base class raises an error if there are fewer pairs than processes.
+        whole = None if global_batch_size else max(size, 2)
         super().__init__(size, whole, global_batch_size=global_batch_size, shuffle=shuffle, **share)
         self.lengths_source = lengths_source.numpy()
         self.lengths_target = lengths_target.numpy()
         if global_batch_size:
             return
-        self.together = self.step = given[0] * self.num_replicas  # number of positions or pairs
-        if batch_tokens or self.parts > 1:  # otherwise it is equivalent to a global batch size
+        self.together = self.step = given[0] * self.num_replicas  # number of tokens or pairs
+        if batch_tokens or self.parts > 1:  # Otherwise, the step size is equivalent to a global batch size.
             self.step = f"{given[0]} × {self.num_replicas} × {self.parts // self.num_replicas}"
         longest = np.maximum(self.lengths_source, self.lengths_target)[self._sort(0)]
         bounds = [*range(0, size, batch_size), size] if batch_size else _cut(longest.tolist(), given[0])
-        self.bounds = _divisible(bounds, self.num_replicas)  # start of each batch in the sorted pairs, and the end
+        self.bounds = _divisible(bounds, self.num_replicas)  # boundaries of the batches in the sorted pairs
 
     def batches(self) -> list[Tensor]:
         order = torch.from_numpy(self._sort(self.epoch))
@@ -104,13 +105,13 @@ class TokenBatches(EpochBatches):
         if self.shuffle:
             generator = torch.Generator().manual_seed(derive(self.seed, "batches", self.epoch))
             steps = torch.randperm(count, generator=generator)
-            if not self.global_batch_size:  # random assignment, so that no process always gets the shortest batch
+            if not self.global_batch_size:  # Assign batches randomly, so that no process always gets the shortest.
                 own = torch.rand(count, block, generator=generator).argsort(dim=1)[:, self.rank, None]
         return self.parts_of(order, (steps[:, None] * block + own).flatten().tolist())
 
     def padding_waste(self) -> tuple[float, float]:
-        """Return the fraction of padding in source and target batches of an epoch, over all processes."""
-        bounds = np.unique(self.bounds)  # some batches may be empty
+        """Return the fraction of padding in an epoch's source and target batches, over all processes."""
+        bounds = np.unique(self.bounds)  # Some batches may be empty.
         order, starts, counts = self._sort(0), bounds[:-1], np.diff(bounds)
         waste = []
         for lengths in (self.lengths_source, self.lengths_target):
@@ -119,7 +120,7 @@ class TokenBatches(EpochBatches):
         return waste[0], waste[1]
 
     def _sort(self, epoch: int) -> np.ndarray:
-        """Return pair indices sorted by length, int64 `(N,)`. Ties are shuffled or kept in ascending order."""
+        """Return the pair indices sorted by length, int64 `(N,)`. Ties are shuffled or sorted by index."""
         ties = np.arange(self.size)
         if self.shuffle:
             generator = torch.Generator().manual_seed(derive(self.seed, "ties", epoch))
@@ -128,7 +129,7 @@ class TokenBatches(EpochBatches):
 
 
 def _cut(longest: list[int], batch_tokens: int) -> list[int]:
-    """Return the bounds of greedily filled batches for sentences with these lengths."""
+    """Return the bounds of batches that are filled greedily with sentences of these lengths."""
     bounds, width = [0], 0
     for index, length in enumerate(longest):
         width = max(width, length)
@@ -153,8 +154,8 @@ class EncodedText:
     """N encoded sentences.
 
     Attributes:
-        flat: int32 `(number of tokens,)`, token ids of all sentences, concatenated.
-        offsets: int64 `(N + 1,)`, start of each sentence in `flat`, and the end.
+        flat: int32 `(number of tokens,)`, concatenated token ids of all sentences.
+        offsets: int64 `(N + 1,)`, start of each sentence in `flat`, and the end of the last sentence.
         lengths: int64 `(N,)`, number of tokens of each sentence.
     """
 
@@ -169,7 +170,7 @@ class EncodedText:
         return len(self.lengths)
 
     def padded(self, indices: Tensor) -> Tensor:
-        """Return the sentences with `indices` `(B,)` as int64 `(B, L)`, padded with PAD to the longest one."""
+        """Return the sentences at `indices` `(B,)`, padded with PAD to the longest of them, as int64 `(B, L)`."""
         lengths = self.lengths[indices]
         position_L = torch.arange(int(lengths.max()))
         inside_BL = position_L < lengths[:, None]
@@ -178,15 +179,15 @@ class EncodedText:
 
 
 class EncodedPairs:
-    """N pairs of encoded sentences, `… EOS` and `BOS … EOS`. Indexing with a tensor of indices `(b,)` returns a batch.
+    """N pairs of encoded sentences. Indexing with a tensor of indices `(b,)` returns a `PairBatch`.
 
     Args:
-        source: encoded source sentences.
-        target: encoded target sentences.
-        texts: the pairs as text, to be included in the batches.
+        source: encoded source sentences, which end with EOS.
+        target: encoded target sentences, which start with BOS and end with EOS.
+        texts: the pairs as text, which are included in the batches.
     """
 
-    draws = False  # indexing is not random
+    draws = False  # Indexing is deterministic.
 
     def __init__(self, source: EncodedText, target: EncodedText, texts: list[PairText] | None = None) -> None:
         self.source, self.target, self.texts = source, target, texts

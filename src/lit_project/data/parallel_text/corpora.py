@@ -1,4 +1,4 @@
-"""Parallel corpora: your own files, Tatoeba and Multi30k."""
+"""Parallel corpora from your own files, Tatoeba and Multi30k."""
 
 import os
 import urllib.request
@@ -15,15 +15,15 @@ from lit_project.text.files import read_lines
 
 
 def read_aligned(source: Path, target: Path) -> list[tuple[str, str]]:
-    """Read pairs from two files, where line n of one is the translation of line n of the other.
+    """Read pairs from two files. Line n of one file is the translation of line n of the other.
 
     Raises:
-        DataError: as in `read_lines`, or the numbers of lines differ, a line is empty, or there are no lines.
+        DataError: a file is unreadable or has no lines, a line is empty, or the numbers of lines differ.
     """
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
         raise DataError(
-            f"{source} has {len(sources)} lines and {target} has {len(targets)}: line n of one file must be the "
+            f"{source} has {len(sources)} lines, but {target} has {len(targets)}: line n of one file must be the "
             "translation of line n of the other"
         )
     for path, lines in ((source, sources), (target, targets)):
@@ -39,7 +39,7 @@ def read_tsv(path: Path) -> list[tuple[str, str]]:
     """Read pairs from a file with lines `sentence<TAB>translation`. Further columns are ignored.
 
     Raises:
-        DataError: as in `read_lines`, or a line has no tab or an empty side, or there are no lines.
+        DataError: the file is unreadable or has no lines, a line has no tab, or one side of a line is empty.
     """
     pairs = []
     for number, line in enumerate(read_lines(path), 1):
@@ -62,13 +62,13 @@ def fetch(path: Path, address: str) -> None:
     """Download `address` to `path`, and check that it is a readable archive of UTF-8 text.
 
     Raises:
-        DataError: the download fails, or the file is not readable. The message says where to put the file.
+        DataError: the download fails, or the file is not readable. The message explains how to add the file.
     """
-    part = path.with_name(f".{os.getpid()}.{path.name}")  # keeps the suffix, which determines how it is read
+    part = path.with_name(f".{os.getpid()}.{path.name}")  # The suffix determines how the file is read.
     print_once(f"downloading {address} to {path}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # manythings.org rejects clients that do not look like browsers
+        # manythings.org rejects clients that do not look like a browser.
         request = urllib.request.Request(address, headers={"User-Agent": "Mozilla/5.0 (lit-project)"})
         with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
             part.write_bytes(answer.read())
@@ -77,7 +77,7 @@ def fetch(path: Path, address: str) -> None:
     except (OSError, HTTPException, DataError) as error:
         reason = str(error).replace(str(part), "the download")
         raise DataError(
-            f"{path} does not exist and could not be downloaded ({reason}). Download {address} and put it there"
+            f"{path} does not exist and could not be downloaded ({reason}). Download {address} to this path"
         ) from error
     finally:
         part.unlink(missing_ok=True)
@@ -89,16 +89,16 @@ Files = str | list[str]
 class ParallelText(CarvedData):
     """Your own parallel corpus in UTF-8, plain or compressed (`.gz`).
 
-    A split is either one file with lines `source<TAB>target`, or a list of two files whose lines correspond. A missing
-    validation or test split is taken from the training pairs without leaks. In this case, training pairs that share a
-    sentence with a given split are dropped and counted. If both splits are given, all three are used unchanged, and the
-    report shows how much they overlap.
+    A split is either one file with lines `source<TAB>target`, or a list of two files whose lines correspond. If the
+    validation or test split is missing, it is taken from the training pairs without leaks. In this case, training pairs
+    that share a sentence with a given split are dropped and counted. If both splits are given, all three splits are
+    used unchanged, and the report shows how much they overlap.
 
     Args:
-        train: file or files of the training pairs.
-        val: file or files of the validation pairs; null takes `val_size` pairs from the training pairs.
-        test: path or paths of the test pairs; null takes `test_size` pairs from the training pairs.
-        **kwargs: arguments of `CarvedData` and `TranslationData`; `source` and `target` are the languages.
+        train: one or two files with the training pairs.
+        val: one or two files with the validation pairs. By default, `val_size` training pairs are held out.
+        test: one or two files with the test pairs. By default, `test_size` training pairs are held out.
+        **kwargs: arguments of `CarvedData` and `TranslationData`. `source` and `target` are language codes.
 
     Raises:
         DataError: a file is missing or damaged, two files have different lengths, or a line has no tab or an empty
@@ -124,10 +124,10 @@ class ParallelText(CarvedData):
 
 
 class Tatoeba(CarvedData):
-    """Short everyday sentences, many with several translations (142,787 pairs in the release of September 2017).
+    """Short everyday sentences from Tatoeba. Many of them have several translations.
 
-    The pairs are read from `root/tatoeba/fra-eng.zip`, `fra-eng.txt` or `fra.txt` (`english<TAB>french`, any release).
-    If all of these files are missing, the archive is downloaded.
+    The release of September 2017 has 142,787 pairs. The pairs of any release are read from `root/tatoeba/fra-eng.zip`,
+    `fra-eng.txt` or `fra.txt` (`english<TAB>french`). If none of these files exists, the archive is downloaded.
 
     Args:
         val_size: approximate number of validation pairs.
@@ -135,7 +135,7 @@ class Tatoeba(CarvedData):
         **kwargs: arguments of `TranslationData`.
 
     Raises:
-        DataError: the file is damaged, or it is missing and cannot be downloaded. The message says where to put it.
+        DataError: the file is damaged, or it cannot be downloaded. The message explains how to add the file.
     """
 
     ADDRESS = "https://www.manythings.org/anki/fra-eng.zip"
@@ -156,14 +156,14 @@ class Tatoeba(CarvedData):
 
 
 class Multi30k(TranslationData):
-    """Multi30k with its official splits: 29,000 training, 1,014 validation and 1,000 test captions (test_2016_flickr).
+    """Multi30k with its 29,000 training, 1,014 validation and 1,000 test captions (test_2016_flickr).
 
-    The captions are read from `root/multi30k/{train,val,test_2016_flickr}.{en,de,fr}`, with or without `.gz`, where
-    missing files are downloaded. The splits are used unchanged. No test caption occurs in train. One validation source
-    does, and so do three validation targets from English to French. The report shows these numbers.
+    The captions are read from `root/multi30k/{train,val,test_2016_flickr}.{en,de,fr}`, with or without `.gz`. Missing
+    files are downloaded. The official splits are used unchanged. No test caption occurs in train, but one validation
+    source and three validation targets (from English to French) do. The report shows these numbers.
 
     Raises:
-        DataError: a file is damaged, or it is missing and cannot be downloaded. The message says where to put it.
+        DataError: a file is damaged, or it cannot be downloaded. The message explains how to add the file.
     """
 
     ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"

@@ -1,4 +1,4 @@
-"""Filters for sentence pairs: by length, and by the prefixes of the classic PyTorch tutorial."""
+"""Filters that select sentence pairs by length, or by the prefixes of the classic PyTorch tutorial."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -14,14 +14,14 @@ Ids = list[list[int]]
 def filter_by_length(
     sources: Ids, targets: Ids, pairs: Pairs, max_length: int, overlong: Overlong | None
 ) -> tuple[Ids, Ids, dict[str, int]]:
-    """Return sources and targets of at most `max_length` tokens, and how many were "dropped" and "truncated".
+    """Return sources and targets with at most `max_length` tokens, and how many were "dropped" and "truncated".
 
     Args:
         sources: token ids without BOS and EOS.
         targets: token ids of the translations, also without BOS and EOS.
         pairs: the pairs as text, for error messages.
         max_length: maximum number of tokens per side.
-        overlong: how to treat longer training pairs; None for evaluation pairs, where only sources are truncated,
+        overlong: how to treat longer training pairs, or None for evaluation pairs. Evaluation only truncates sources,
             because scores depend on the targets.
 
     Raises:
@@ -49,7 +49,7 @@ def filter_by_length(
     return [s[:max_length] for s in sources], [t[:max_length] for t in targets] if train else targets, counts
 
 
-# contractions with an apostrophe, and with a space instead for text without punctuation
+# In text without punctuation, contractions contain a space instead of an apostrophe.
 CLASSIC_PREFIXES = (
     "i am ", "i m ", "i'm ",
     "he is", "he s ", "he's ",
@@ -63,7 +63,7 @@ _PLAIN = Preparation(lowercase=True, strip_accents=True)
 
 
 def filter_by_prefix(pairs: Pairs, prefixes: Sequence[str], source: str, target: str) -> list[tuple[str, str]]:
-    """Return the pairs whose English side, lower-cased and without accents, starts with one of `prefixes`.
+    """Return the pairs whose English side starts with one of `prefixes`, ignoring case and accents.
 
     Raises:
         DataError: neither side is English ("en"), or no pairs remain.

@@ -1,8 +1,8 @@
-"""Splits of a parallel corpus that do not share any sentence.
+"""Splits a parallel corpus so that no sentence occurs in two splits.
 
-A corpus with many translations per sentence is a graph, whose nodes are sentences and whose edges are pairs. If random
-pairs are held out, most of their sentences also occur in train with a different translation. This module holds out
-whole connected components instead.
+If a corpus has many translations per sentence and random pairs are held out, most of their sentences also occur in
+train with a different translation. The corpus is a graph, in which sentences are nodes and pairs are edges. This module
+therefore holds out whole connected components.
 """
 
 import unicodedata
@@ -19,10 +19,10 @@ Pairs = Sequence[tuple[str, str]]
 
 
 def sentence_key(sentence: str) -> str:
-    """Return a key that is equal for all spellings of a sentence: its letters and digits, without case and accents.
+    """Return a sentence's letters and digits, without case and accents, as a key that all its spellings share.
 
-    The key is coarser than any `Preparation`: sentences that are equal after preparation have equal keys. A split by
-    keys is therefore leak-free for all preparations.
+    If two sentences are equal after some `Preparation`, their keys are also equal. Splitting by keys is therefore
+    leak-free with any preparation.
     """
     folded = sentence.lower()
     if not folded.isascii():
@@ -32,7 +32,7 @@ def sentence_key(sentence: str) -> str:
 
 
 def components(pairs: Pairs) -> np.ndarray:
-    """Return the connected component of each pair, `(N,)`, numbered from 0 in the order of the pairs.
+    """Return the index of each pair's connected component, `(N,)`. Components are numbered in the order of the pairs.
 
     The result does not depend on which side is the source, so both directions of a corpus have the same split.
     """
@@ -49,41 +49,41 @@ def components(pairs: Pairs) -> np.ndarray:
 
 
 def connected_components(source: np.ndarray, target: np.ndarray, size: int) -> np.ndarray:
-    """Return a label for each node of an undirected graph, `(size,)`: the smallest node of its connected component.
+    """Return the smallest node in the connected component of each node in an undirected graph, `(size,)`.
 
     Args:
-        source: first node of each edge, `(E,)`, from 0 to `size - 1`.
+        source: first node of each edge, `(E,)`. Nodes are numbered from 0 to `size - 1`.
         target: second node of each edge, `(E,)`.
         size: number of nodes.
     """
     labels = np.arange(size)
     while (labels[source] != labels[target]).any():
         lower, higher = np.sort([labels[source], labels[target]], axis=0)
-        np.minimum.at(labels, higher, lower)  # merge the components at both ends of each edge
-        while (labels != labels[labels]).any():  # until all nodes of a component have the same label
+        np.minimum.at(labels, higher, lower)  # Merge the components at both ends of each edge.
+        while (labels != labels[labels]).any():  # Repeat until all nodes of a component have the same label.
             labels = labels[labels]
     return labels
 
 
 def leak_free_split(pairs: Pairs, *, val: int = 0, test: int = 0) -> dict[str, np.ndarray]:
-    """Return ascending pair indices for train, val and test, so that no `sentence_key` occurs in two of them.
+    """Return the pair indices of train, val and test in ascending order. No `sentence_key` occurs in two splits.
 
-    Components are added to test and validation in a fixed random order, until each split has at least the requested
-    number of pairs. Components with more than ten pairs and more than a hundredth of the split stay in train, because a
-    component with thousands of pairs could make up the whole split.
+    Components are added to test and validation in a fixed random order until each split has at least the requested
+    number of pairs. A component stays in train if it has more than ten pairs and more than 1 % of the requested number.
+    Otherwise, a component with thousands of pairs could fill a whole split.
 
     Args:
         pairs: the corpus.
-        val: number of validation pairs.
-        test: number of test pairs.
+        val: requested number of validation pairs.
+        test: requested number of test pairs.
 
     Raises:
-        DataError: the corpus is too small for this number of pairs.
+        DataError: the corpus is too small for the requested numbers of pairs.
     """
     labels = components(pairs) if len(pairs) else np.zeros(0, dtype=np.int64)
     sizes = np.bincount(labels)
     order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(derive(SPLIT_SEED, len(sizes)))).numpy()
-    owner = np.zeros(len(sizes), dtype=np.int64)  # split of each component: 0 train, 1 val, 2 test
+    owner = np.zeros(len(sizes), dtype=np.int64)  # split of each component (0 train, 1 val, 2 test)
     for number, name, wanted in ((2, "test", test), (1, "val", val)):
         if wanted < 0:
             raise DataError(f"{name}_size must not be negative, got {wanted}")
@@ -102,9 +102,9 @@ def leak_free_split(pairs: Pairs, *, val: int = 0, test: int = 0) -> dict[str, n
 
 
 def leak_free_folds(pairs: Pairs, folds: int) -> torch.Tensor:
-    """Return the fold of each pair, `(N,)`, from 0. No sentence is in two folds, and all folds are about equally large.
+    """Return the fold index of each pair, `(N,)`. No sentence occurs in two folds, and all folds have similar sizes.
 
-    Components are assigned to the smallest fold so far, starting with the largest component.
+    Starting with the largest component, each component is added to the fold that is currently the smallest.
 
     Raises:
         DataError: there are more folds than components.
@@ -121,13 +121,13 @@ def leak_free_folds(pairs: Pairs, folds: int) -> torch.Tensor:
 
 
 def drop_shared_sentences(pairs: Pairs, given: Pairs) -> list[tuple[str, str]]:
-    """Return the pairs that share no sentence (by `sentence_key`) with `given` on either side."""
+    """Return the pairs that do not share a source or a target with `given`, as determined by `sentence_key`."""
     sources, targets = ({sentence_key(pair[side]) for pair in given} for side in range(2))
     return [(s, t) for s, t in pairs if sentence_key(s) not in sources and sentence_key(t) not in targets]
 
 
 def overlap(train: Pairs, other: Pairs) -> dict[str, int]:
-    """Count the distinct sources, targets and pairs of another split that also occur in train."""
+    """Count the distinct sources, targets and pairs in another split that also occur in train."""
     return {
         "sources": len({source for source, _ in other} & {source for source, _ in train}),
         "targets": len({target for _, target in other} & {target for _, target in train}),

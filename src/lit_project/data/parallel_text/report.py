@@ -1,4 +1,4 @@
-"""A report on a parallel corpus: sizes, overlap of the splits, unknown tokens and padding."""
+"""A report on the sizes, overlap, unknown tokens and padding of a parallel corpus."""
 
 from collections import Counter
 from typing import Any
@@ -8,11 +8,11 @@ from lit_project.data.parallel_text.leak_free_split import Pairs, overlap
 from lit_project.text.preparation import Preparation
 from lit_project.text.vocabulary import EOS, UNK
 
-MANY_UNKNOWN = 0.2  # fraction of the tokens of a split
+MANY_UNKNOWN = 0.2  # as a fraction of a split's tokens
 
 
 def pair_texts(pairs: Pairs, train: Pairs, preparation: Preparation) -> list[PairText]:
-    """Return the texts of evaluation pairs, with all references and the most frequent training translation."""
+    """Return the texts of evaluation pairs, including all references and the most frequent training translation."""
     restore = preparation.restore
     references: dict[str, list[str]] = {source: [] for source, _ in pairs}
     for source, target in pairs:
@@ -23,7 +23,7 @@ def pair_texts(pairs: Pairs, train: Pairs, preparation: Preparation) -> list[Pai
     for source, target in train:
         if source in references:
             known.setdefault(source, Counter())[target] += 1
-    # most_common keeps equally frequent translations in the order of their first occurrence
+    # If translations are equally frequent, `most_common` returns the one that occurs first.
     memory = {source: restore(counts.most_common(1)[0][0]) for source, counts in known.items()}
     return [PairText(restore(s), restore(t), references[s], memory.get(s, "")) for s, t in pairs]
 
@@ -35,14 +35,14 @@ def describe(
     padding: tuple[float, float],
     left_out: dict[str, int],
 ) -> dict[str, Any]:
-    """Return the report on a corpus.
+    """Return the report on a corpus as plain data.
 
     Args:
         pairs: prepared pairs by split.
-        encoded: encoded pairs by split, only for splits that are set up.
-        counts: number of pairs that were "dropped" and "truncated", by split.
-        padding: fraction of padding in training batches, for source and target.
-        left_out: number of pairs that are not in any split, by reason.
+        encoded: encoded pairs by split. Some splits may be missing.
+        counts: number of "dropped" and "truncated" pairs by split.
+        padding: fraction of padding in source and target batches during training.
+        left_out: number of pairs excluded from all splits, by reason.
     """
     return {
         "splits": {name: {"pairs": len(own), "sources": len({s for s, _ in own})} for name, own in pairs.items()},
@@ -58,19 +58,19 @@ def describe(
 
 
 def _unknown(text: EncodedText) -> float:
-    """Return the fraction of unknown tokens, without counting BOS and EOS."""
+    """Return the fraction of unknown tokens, excluding BOS and EOS."""
     tokens = ((text.flat > EOS) | (text.flat == UNK)).sum()
     return float((text.flat == UNK).sum() / tokens.clamp(min=1))
 
 
 def unknown_warning(report: dict[str, Any]) -> str:
-    """Return a warning about the split and side with the most unknown tokens, or an empty string if there are few."""
+    """Return a warning about the split and side with the most unknown tokens, or an empty string if few are unknown."""
     shares = [(share, side, split) for split, own in report["unknown"].items() for side, share in own.items()]
     share, side, split = max(shares)
     if share < MANY_UNKNOWN:
         return ""
     return (
-        f"warning: {share:.0%} of the {side} tokens of {split} are unknown. To reduce this, use subwords (vocabulary: "
+        f"warning: {share:.0%} of the {side} tokens in {split} are unknown. To reduce this, use subwords (vocabulary: "
         "bpe), a smaller min_freq, or vocabularies built from these data (keep_vocabularies: false)"
     )
 

@@ -12,7 +12,7 @@ from lit_project.data.parallel_text.leak_free_split import Pairs
 
 
 class Noun(NamedTuple):
-    """Singular and plural of a noun in English and French."""
+    """The singular and plural of a noun in English and French."""
 
     english: str
     english_plural: str
@@ -73,7 +73,7 @@ PRONOUNS = (
     Subject("we", "nous", 3, False),
     Subject("they", "ils", 4, False),
 )
-# English → French masculine, feminine, masculine plural, feminine plural
+# The French forms are masculine, feminine, masculine plural and feminine plural.
 STATES = {
     "tired": ("fatigué", "fatiguée", "fatigués", "fatiguées"),
     "happy": ("heureux", "heureuse", "heureux", "heureuses"),
@@ -91,13 +91,13 @@ COLOURS = {
     "white": ("blanc", "blanche", "blancs", "blanches"),
     "black": ("noir", "noire", "noirs", "noires"),
 }
-MOTIONS = (  # past tense with être
+MOTIONS = (  # verbs that form the past tense with être
     Verb("arrive, arrives, arrived", "arrive arrives arrive arrivons arrivent", "arrivé", "arriver"),
     Verb("leave, leaves, left", "pars pars part partons partent", "parti", "partir"),
     Verb("come back, comes back, came back", "reviens reviens revient revenons reviennent", "revenu", "reviendr"),
     Verb("stay, stays, stayed", "reste restes reste restons restent", "resté", "rester"),
 )
-ACTIONS = (  # past tense with avoir
+ACTIONS = (  # verbs that form the past tense with avoir
     Verb("see, sees, saw", "vois vois voit voyons voient", "vu", "verr"),
     Verb("buy, buys, bought", "achète achètes achète achetons achètent", "acheté", "achèter"),
     Verb("sell, sells, sold", "vends vends vend vendons vendent", "vendu", "vendr"),
@@ -116,7 +116,7 @@ TO_BE = {
 }
 TO_HAVE = ("ai", "as", "a", "avons", "ont")
 FUTURE = ("ai", "as", "a", "ons", "ont")
-ARTICLES = {  # masculine, feminine, plural, before a vowel: masculine, feminine
+ARTICLES = {  # masculine, feminine and plural, and then masculine and feminine before a vowel
     "the": ("le", "la", "les", "l'", "l'"),
     "my": ("mon", "ma", "mes", "mon", "mon"),
     "this": ("ce", "cette", "ces", "cet", "cette"),
@@ -124,11 +124,11 @@ ARTICLES = {  # masculine, feminine, plural, before a vowel: masculine, feminine
 }
 PLURAL_ARTICLES = {"the": "the", "my": "my", "this": "these", "a": "some"}
 TENSES = ("present", "past", "future")
-SEED = 1066  # for choosing sentences; independent of the run's seed, so that the corpus is always the same
+SEED = 1066  # The corpus is always the same, because it does not depend on the run's seed.
 
 
 def _vowel(word: str) -> bool:
-    """Return whether a French word starts with a vowel sound; the lexicon contains no aspirated h."""
+    """Return whether a French word starts with a vowel sound. The lexicon contains no aspirated h."""
     return word[0] in "aeiouéèêh"
 
 
@@ -137,7 +137,7 @@ def _join(first: str, second: str) -> str:
 
 
 def _noun_phrase(article: str, noun: Noun, plural: bool, colour: str | None = None) -> tuple[str, str]:
-    """Return a noun phrase in English and French, such as "this green hat", "ce chapeau vert"."""
+    """Return a noun phrase in English and French, such as "this green hat" and "ce chapeau vert"."""
     french = noun.french_plural if plural else noun.french
     form = 2 if plural else int(noun.feminine) + (3 if _vowel(french) else 0)
     phrase = _join(ARTICLES[article][form], french)
@@ -211,9 +211,9 @@ def _actions(subject: Subject) -> Iterator[tuple[str, str]]:
             yield _sentence(subject, f"{english} {thing}", f"{french} {chose}")
 
 
-@cache  # generating them takes a second
+@cache  # Generating the sentences takes a second.
 def sentences(size: int) -> list[tuple[str, str]]:
-    """Return English-French pairs, a third of them for each kind of predicate. Each call returns the same pairs.
+    """Return English-French pairs, a third of them with each kind of predicate. All calls return the same pairs.
 
     Raises:
         DataError: `size` is not between 3 and the number of sentences in the grammar.
@@ -224,7 +224,7 @@ def sentences(size: int) -> list[tuple[str, str]]:
     for number, kind in enumerate((_motions, _states, _actions)):
         own = [pair for subject in subjects for pair in kind(subject)]
         generator.shuffle(own)
-        # if a kind has too few sentences, later kinds supply more
+        # If a kind has too few sentences, the next kinds provide more.
         chosen += own[: (size - len(chosen)) // (3 - number)]
     if size < 3 or len(chosen) < size:
         raise DataError(f"size must be between 3 and {len(chosen)} pairs for this grammar, got {size}")
@@ -233,7 +233,7 @@ def sentences(size: int) -> list[tuple[str, str]]:
 
 
 class ToyGrammar(CarvedData):
-    """Sentence pairs from a small grammar, generated without any files.
+    """Sentence pairs from a small grammar. They are generated, so no files are needed.
 
     Args:
         size: total number of pairs.

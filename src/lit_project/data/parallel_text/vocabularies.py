@@ -1,4 +1,4 @@
-"""Builds the vocabularies of a parallel corpus from its training pairs, and caches trained subword models."""
+"""Builds a parallel corpus's vocabularies from its training pairs, and caches trained subword models."""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ SUBWORDS = 8000  # default size of a subword vocabulary, typical for 30,000 to 2
 
 @dataclass(frozen=True)
 class VocabularyOptions:
-    """Vocabulary options of a config.
+    """The vocabulary options in a config.
 
     Args:
         kind: `word` for whole words, or the subword algorithm.
-        size: number of ids in each vocabulary; None: all words, or `SUBWORDS`.
+        size: number of ids in each vocabulary. Default: all words, or `SUBWORDS`.
         joint: use one subword vocabulary for both languages.
-        min_freq: words that occur less often are unknown.
+        min_freq: minimum frequency of words. Rarer words are unknown.
 
     Raises:
-        DataError: options exclude each other or are out of range.
+        DataError: options conflict or are out of range.
     """
 
     kind: Kind = "word"
@@ -43,15 +43,15 @@ class VocabularyOptions:
         if self.min_freq < 1:
             raise DataError(f"min_freq must be at least 1, got {self.min_freq}")
         if self.kind == "word" and self.joint:
-            raise DataError("joint: true needs subwords: set vocabulary to bpe or unigram")
+            raise DataError("joint: true requires subwords: set vocabulary to bpe or unigram")
         if self.kind != "word" and self.min_freq != 1:
-            raise DataError(f"min_freq {self.min_freq} needs vocabulary: word; for subwords, set vocabulary_size")
+            raise DataError(f"min_freq {self.min_freq} requires vocabulary: word; with subwords, set vocabulary_size")
 
 
 def build(
     pairs: Pairs, languages: tuple[str, str], options: VocabularyOptions, folder: Path
 ) -> tuple[Vocabulary, Vocabulary]:
-    """Build the source and target vocabulary (the same object if joint) from prepared training pairs.
+    """Build the source and target vocabularies from prepared training pairs. Joint vocabularies are the same object.
 
     Trained subword models are cached in `folder` for later runs.
 
@@ -72,7 +72,7 @@ def build(
 
 
 def from_plain(data: Any, languages: tuple[str, str]) -> tuple[Vocabulary, Vocabulary]:
-    """Return the source and target vocabulary of a checkpoint.
+    """Return the source and target vocabularies of a checkpoint.
 
     Raises:
         DataError: the data are malformed, or the languages differ.
@@ -96,16 +96,16 @@ def _subwords(sentences: Sequence[str], language: str, options: VocabularyOption
     for sentence in sentences:
         digest.update(sentence.encode() + b"\n")
     path = folder / f"{digest.hexdigest()}.model"
-    with suppress(OSError, DataError):  # if the file is missing or damaged, train a new model
+    with suppress(OSError, DataError):  # If the file is missing or damaged, a new model is trained.
         return SubwordVocabulary(path.read_bytes(), language, options.kind)
     vocabulary = SubwordVocabulary.train(sentences, size, options.kind, language=language)
-    with suppress(OSError):  # in a read-only folder or on a full disk, each run trains its own model
+    with suppress(OSError):  # If the file cannot be written, each run trains its own model.
         write_bytes(path, vocabulary.model)
     return vocabulary
 
 
 def check_languages(name: str, known: Sequence[str], source: str, target: str) -> None:
-    """Raise DataError if `name` has no such translations. If `known` is empty, any two languages are allowed."""
+    """Raise DataError if `name` does not support the languages. If `known` is empty, any two languages are allowed."""
     if source == target or (known and not {source, target} <= set(known)):
         has = f"it has {', '.join(known)}" if known else "set two different languages"
         raise DataError(f"{name} has no translations from {source} to {target}: {has}")

@@ -1,1 +1,1 @@
-"""Sequence-to-sequence models: encoders, decoders with attention, and search."""
+"""Sequence-to-sequence models with encoders, attention decoders and beam search."""

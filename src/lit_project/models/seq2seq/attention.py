@@ -1,4 +1,4 @@
-"""Attention mechanisms of the recurrent decoders, with masked padding."""
+"""Attention mechanisms for recurrent decoders. Padding is masked."""
 
 from torch import Tensor, nn
 
@@ -6,48 +6,48 @@ from lit_project.models.losses import at_least_float32
 
 
 def attention_weights(scores: Tensor, mask: Tensor) -> Tensor:
-    """Return the softmax over the source tokens (last dimension) in float32 or better, 0 where the mask is false.
+    """Return the softmax over the source tokens (last dimension) in float32 or better. Masked weights are 0.
 
     Args:
-        scores: any real numbers, `(…, T, S)`.
-        mask: bool, broadcastable to the scores, true where there is a token; each row needs at least one.
+        scores: real numbers `(…, T, S)`.
+        mask: bool, broadcastable to the scores, true for tokens and false for padding. Each row needs a token.
     """
-    return at_least_float32(scores).masked_fill(~mask, float("-inf")).softmax(dim=-1)  # half precision is too coarse
+    return at_least_float32(scores).masked_fill(~mask, float("-inf")).softmax(dim=-1)  # Half precision is too coarse.
 
 
 class Attention(nn.Module):
-    """Base class for attention. The score is a dot product, unless a subclass overrides `keys` or `scores`."""
+    """Base class for attention. The score is a dot product by default. Subclasses override `keys` or `scores`."""
 
     def keys(self, states_BSD: Tensor) -> Tensor:
-        """Return the keys `(B, S, K)` to compare queries with. They are computed once per source."""
+        """Return the keys `(B, S, K)` that queries are compared with. They are computed once per source."""
         return states_BSD
 
     def scores(self, query_BTH: Tensor, keys_BSK: Tensor) -> Tensor:
-        """Return how well each source token matches each query, `(B, T, S)`."""
+        """Return scores `(B, T, S)` that measure how well each source token matches each query."""
         return query_BTH.to(keys_BSK.dtype) @ keys_BSK.mT
 
     def forward(
         self, query_BTH: Tensor, keys_BSK: Tensor, states_BSD: Tensor, mask_BS: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return contexts `(B, T, D)`, which are weighted means of the states, and attention weights `(B, T, S)`."""
+        """Return the weighted means of the states `(B, T, D)`, called contexts, and the weights `(B, T, S)`."""
         weights_BTS = attention_weights(self.scores(query_BTH, keys_BSK), mask_BS[:, None])
         return weights_BTS.to(states_BSD.dtype) @ states_BSD, weights_BTS
 
 
 class DotAttention(Attention):
-    """Score = query · state (Luong et al. 2015, "dot"). Query size H and state size D must be equal."""
+    """Attention with score = query · state ("dot", Luong et al., 2015). Query and state must have the same size."""
 
     def __init__(self, query_size: int, state_size: int) -> None:
         super().__init__()
         if query_size != state_size:
             raise ValueError(
-                f"attention 'dot' needs decoder and encoder states of equal size, got {query_size} and {state_size} "
+                f"attention 'dot' requires decoder and encoder states of equal size, got {query_size} and {state_size} "
                 "(2 × hidden_size for a bidirectional encoder): use 'general'"
             )
 
 
 class GeneralAttention(Attention):
-    """Score = query · W state (Luong et al. 2015, "general")."""
+    """Attention with score = query · W state ("general", Luong et al., 2015)."""
 
     def __init__(self, query_size: int, state_size: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class GeneralAttention(Attention):
 
 
 class AdditiveAttention(Attention):
-    """Score = v · tanh(W query + U state) (Bahdanau et al. 2015)."""
+    """Attention with score = v · tanh(W query + U state) (Bahdanau et al., 2015)."""
 
     def __init__(self, query_size: int, state_size: int) -> None:
         super().__init__()
@@ -76,10 +76,10 @@ class AdditiveAttention(Attention):
 
 
 class LocationAttention(Attention):
-    """Score of position s = (W query)_s: a linear map to a fixed number of positions that ignores the source tokens.
+    """Attention with score = (W query)_s at position s. It ignores the source tokens ("location", Luong et al., 2015).
 
-    This is the attention of the classic PyTorch translation tutorial (Luong et al. 2015, "location"), where the query
-    is the embedded input and the hidden state, but with masked padding.
+    The classic PyTorch translation tutorial uses this attention, but without masking the padding. The query consists of
+    the embedded input and the hidden state.
 
     Args:
         query_size: size of the queries, H.
@@ -92,7 +92,7 @@ class LocationAttention(Attention):
         self.positions = nn.Linear(query_size, max_source_length)
 
     def keys(self, states_BSD: Tensor) -> Tensor:
-        """Check the length of the sources, and return empty keys, because the scores do not use them.
+        """Check the length of the sources. Return empty keys, because the scores do not use the states.
 
         Raises:
             ValueError: a source is longer than `max_source_length`.

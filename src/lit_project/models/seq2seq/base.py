@@ -1,4 +1,4 @@
-"""The interface between sequence-to-sequence models, tasks and search."""
+"""The interface of sequence-to-sequence models for tasks and beam search."""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,10 +13,10 @@ class Memory(NamedTuple):
 
     Attributes:
         states: encoder states `(B, S, D)`.
-        mask: bool `(B, S)`, true where there is a token.
+        mask: bool `(B, S)`, true for tokens and false for padding.
         keys: attention keys `(B, S, K)`, computed once per sentence. For a Transformer, they are the concatenated keys
             and values of all decoder layers.
-        final: final encoder state, from which the decoder starts: a tuple of batch-first tensors, or None.
+        final: final encoder state, which initializes the decoder. It is a tuple of batch-first tensors or None.
     """
 
     states: Tensor
@@ -31,7 +31,7 @@ class Decoded(NamedTuple):
     Attributes:
         logits: logits of the next tokens, `(B, T, V)`.
         state: decoder state after the last token, from which decoding continues.
-        attention: weights over the source `(B, T, S)`, where each row sums to 1; None without attention.
+        attention: attention weights over the source `(B, T, S)`, or None without attention. Each row sums to 1.
     """
 
     logits: Tensor
@@ -40,7 +40,7 @@ class Decoded(NamedTuple):
 
 
 def select(tree: Any, index_B: Tensor) -> Any:
-    """Index all tensors in nested tuples by row. This reorders, repeats or drops sentences in a memory or state."""
+    """Select rows of all tensors in nested tuples, to reorder, repeat or drop sentences in a memory or state."""
     if isinstance(tree, Tensor):
         return tree.index_select(0, index_B)
     if isinstance(tree, tuple):
@@ -50,16 +50,16 @@ def select(tree: Any, index_B: Tensor) -> Any:
 
 
 class TokenEmbedding(nn.Embedding):
-    """An embedding whose vectors have a Euclidean norm of at most `max_length` (None: unlimited).
+    """An embedding whose vectors have a Euclidean norm of at most `max_length`. By default, the norm is unlimited.
 
-    `nn.Embedding(max_norm=...)` instead changes the weights of the looked-up tokens in place. Token-by-token training
-    with tied weights then fails, results depend on the rest of the batch, and processes drift apart.
+    In contrast, `nn.Embedding(max_norm=...)` changes the weights of the looked-up tokens in place. As a result,
+    token-by-token training with tied weights fails, results depend on the rest of the batch, and processes diverge.
     """
 
     def __init__(self, size: int, embedding_size: int, max_length: float | None = None) -> None:
         super().__init__(size, embedding_size, padding_idx=PAD)
         self.max_length = max_length
-        # variance 1 / E, so that a tied output layer initially produces logits with a variance of about 1
+        # With a variance of 1 / E, a tied output layer initially produces logits with a variance of about 1.
         nn.init.normal_(self.weight, std=embedding_size**-0.5)
         with torch.no_grad():
             self.weight[PAD].zero_()
@@ -75,15 +75,15 @@ class TokenEmbedding(nn.Embedding):
 class Seq2Seq(nn.Module):
     """Base class for models that map source tokens `(B, S)` to logits over target tokens `(B, T, V)`.
 
-    Padding is token 0 on the right and does not change any result. Subclasses implement `encode`, `start` and
-    `decode`, which is all that training, greedy search and beam search need.
+    Padding is token 0 on the right and does not affect any result. Subclasses only implement `encode`, `start` and
+    `decode`. Training, greedy search and beam search need no other methods.
 
     Attributes:
         shared_embeddings: whether source and target tokens with the same id share an embedding.
     """
 
     shared_embeddings = False
-    # name prefixes of weights that have one row per token of a vocabulary
+    # Name prefixes of weights with one row per token in a vocabulary.
     vocabulary_weights: ClassVar[dict[str, tuple[str, ...]]] = {
         "source": ("source_embedding.", "encoder.embedding."),
         "target": ("target_embedding.", "output."),
@@ -101,24 +101,24 @@ class Seq2Seq(nn.Module):
         """Decode T more tokens after `state`. One call with T tokens is equivalent to T calls with one token.
 
         Args:
-            tokens_BT: target tokens; the first token of a sentence is BOS.
+            tokens_BT: target tokens. The first token of a sentence is BOS.
             state: state returned by `start` or by the previous call.
             memory: output of `encode`.
-            attention: whether to return attention weights. Models that compute them anyway may always return them.
+            attention: whether to return attention weights. Models that always compute the weights may ignore this.
         """
         raise NotImplementedError
 
     def forward(
         self, source_BS: Tensor, lengths_B: Tensor, inputs_BT: Tensor, teacher_forcing_ratio: float = 1.0
     ) -> Tensor:
-        """Return the logits `(B, T, V)` of the next token after each of `inputs_BT`.
+        """Return logits `(B, T, V)` for the token that follows each input token.
 
         Args:
             source_BS: source tokens.
-            lengths_B: number of source tokens of each sentence.
-            inputs_BT: target tokens from BOS on, without the last token.
-            teacher_forcing_ratio: probability that an input is the true token instead of the model's own prediction,
-                drawn for each token (scheduled sampling, Bengio et al. 2015).
+            lengths_B: number of source tokens in each sentence.
+            inputs_BT: target tokens, which start with BOS and exclude the last token.
+            teacher_forcing_ratio: probability that an input is the true token and not the model's own prediction. The
+                choice is made for each token (scheduled sampling, Bengio et al., 2015).
         """
         memory = self.encode(source_BS, lengths_B)
         state = self.start(memory)

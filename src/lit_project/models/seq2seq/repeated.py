@@ -1,4 +1,4 @@
-"""Repeated products with the same matrix, whose gradient is computed only once."""
+"""Repeated products with the same matrix. The matrix's gradient is computed only once."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from torch.autograd import Function
 class Repeated:
     """The product x M with a matrix M that is used in each step of a loop.
 
-    Autograd would compute a gradient of M in each step and sum them up. A single product over all steps needs less time
-    and memory traffic: d/dM = [x_1; x_2; …]ᵀ [g_1; g_2; …]. Only one backward pass is supported.
+    Autograd would compute a gradient of M in each step and add them up. A single product over all steps is faster and
+    needs less memory traffic, because d/dM = [x_1, x_2, …]ᵀ [g_1, g_2, …]. Only one backward pass is supported.
 
     Args:
         matrix: M, `(..., K, L)`. Inputs x have shape `(..., N, K)` and are cast to the dtype of M.
@@ -30,7 +30,7 @@ class Repeated:
 
 
 class _Gradient(Function):
-    """The gradient of M. Its output is a zero that every product receives, so that its backward pass runs last."""
+    """The gradient of M. It outputs a zero that all products depend on, so that its backward pass runs last."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, steps: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -45,7 +45,7 @@ class _Gradient(Function):
 
 
 class _Product(Function):
-    """The product x M. It stores the factors of its gradient with respect to M for `_Gradient`."""
+    """The product x M. It stores the factors of the gradient with respect to M, which `_Gradient` multiplies."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, matrix: Tensor, zero: Tensor, steps: list[tuple[Tensor, Tensor]]) -> Tensor:

@@ -24,16 +24,16 @@ Cell = Literal["gru", "lstm"]
 
 
 def recurrent(cell: Cell, input_size: int, hidden_size: int, layers: int, dropout: float, **kwargs: Any) -> nn.RNNBase:
-    """Create a batch-first `nn.GRU` or `nn.LSTM`, which has dropout only if there are several layers."""
+    """Create a batch-first `nn.GRU` or `nn.LSTM`, which uses dropout only if there are several layers."""
     kind = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
     return kind(input_size, hidden_size, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0, **kwargs)
 
 
 def recurrence(rnn: Any, x: Any, *state: Tensor) -> tuple[Any, tuple[Tensor, ...]]:
-    """Run an RNN, and return its outputs and final states. `x` may be a packed sequence.
+    """Run an RNN and return its outputs and final states. `x` may be a packed sequence.
 
-    A state consists of the hidden state and, for an LSTM, the cell state, each `(layers, B, H)`. If CUDA autocast is
-    set to bfloat16, the RNN runs in float32, because autocast would run it in float16.
+    A state consists of the hidden state and, for an LSTM, the cell state. Both have shape `(layers, B, H)`. If CUDA
+    autocast is set to bfloat16, the RNN runs in float32, because autocast would run it in float16.
     """
     given = (state if len(state) > 1 else state[0],) if state else ()
     device = x.data.device.type
@@ -46,9 +46,9 @@ def recurrence(rnn: Any, x: Any, *state: Tensor) -> tuple[Any, tuple[Tensor, ...
 
 
 class RNNEncoder(nn.Module):
-    """A GRU or LSTM over packed sequences, so padding never changes a result. See `RNNSeq2Seq` for the arguments.
+    """A GRU or LSTM over packed sequences, so padding never affects a result. See `RNNSeq2Seq` for the arguments.
 
-    Its states have size D = `hidden_size`, or 2 × `hidden_size` if it is bidirectional.
+    The states have size D = `hidden_size`, or 2 × `hidden_size` if the encoder is bidirectional.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class RNNEncoder(nn.Module):
         self.norm = nn.LayerNorm(self.size) if layer_norm else nn.Identity()
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return states `(B, S, D)`, and the final hidden (and LSTM cell) states of the layers, `(B, layers, D)`."""
+        """Return the states `(B, S, D)` and each layer's final hidden (and LSTM cell) states `(B, layers, D)`."""
         embedded_BSE = self.dropout(self.embedding(source_BS) * self.embedding.embedding_dim**0.5)
-        # Sort here, because pack_padded_sequence would wait for the GPU to copy the order to it.
+        # Sort here, because `pack_padded_sequence` would wait until the order has been copied to the GPU.
         sorted_B, order_B = lengths_B.cpu().sort(descending=True)
         order_B, places_B = (x.to(source_BS.device, non_blocking=True) for x in (order_B, order_B.argsort()))
         packed = pack_padded_sequence(embedded_BSE.index_select(0, order_B), sorted_B, batch_first=True)
@@ -88,10 +88,10 @@ class RNNEncoder(nn.Module):
 
 
 def recurrent_step(x_BG: Tensor, h_BG: Tensor, hidden_BH: Tensor, *cell_BH: Tensor) -> tuple[Tensor, ...]:
-    """Compute one step of an `nn.GRU` layer, or of an `nn.LSTM` layer if there is a cell. Returns the new state.
+    """Return the new state after one step of an `nn.GRU` layer, or of an `nn.LSTM` layer if there is a cell state.
 
     Args:
-        x_BG: weight_ih x + bias_ih, with all gates concatenated.
+        x_BG: weight_ih x + bias_ih for all gates, concatenated.
         h_BG: weight_hh h + bias_hh.
         hidden_BH: previous hidden state h.
         cell_BH: previous cell state of an LSTM.
@@ -106,12 +106,12 @@ def recurrent_step(x_BG: Tensor, h_BG: Tensor, hidden_BH: Tensor, *cell_BH: Tens
 
 
 class RNNDecoder(nn.Module):
-    """Base class for recurrent decoders, with the RNN and the layer that combines states, contexts and inputs.
+    """Base class for recurrent decoders, with an RNN and a layer that combines states, contexts and inputs.
 
-    Sizes: embedding E, hidden state H, source states D, and input of the output layer O.
+    The sizes are E for embeddings, H for hidden states, D for source states, and O for the output layer's input.
     """
 
-    FEEDS: ClassVar[bool]  # whether contexts are inputs of the RNN, and embedded inputs are inputs of `combine`
+    FEEDS: ClassVar[bool]  # whether the RNN receives the contexts and `combine` receives the embedded inputs
 
     def __init__(
         self,
@@ -138,17 +138,17 @@ class RNNDecoder(nn.Module):
 
 
 class AttentionAfter(RNNDecoder):
-    """Decoder of Luong et al. 2015: the RNN runs over the target only, and then each state attends to the source.
+    """Decoder with an RNN that only processes the target. Then, each state attends to the source (Luong et al., 2015).
 
-    The attention does not feed into the next step, so a teacher-forced target needs a single RNN call. It supports dot
-    and general attention. Without attention, it is the decoder of Sutskever et al. 2014.
+    The attention does not affect the next step, so a teacher-forced target needs a single RNN call. The decoder
+    supports dot and general attention, or no attention (Sutskever et al., 2014).
     """
 
     FEEDS = False
 
     def forward(self, embedded_BTE: Tensor, state: Any, memory: Memory) -> tuple[Tensor, Any, Tensor | None]:
         """Return outputs `(B, T, O)`, the state after the last token, and attention weights `(B, T, S)`."""
-        first = tuple(part.transpose(0, 1).contiguous() for part in state)  # nn.GRU expects (layers, B, H)
+        first = tuple(part.transpose(0, 1).contiguous() for part in state)  # `nn.GRU` expects `(layers, B, H)`.
         hidden_BTH, last = recurrence(self.rnn, embedded_BTE, *first)
         state = tuple(part.transpose(0, 1).contiguous() for part in last)
         weights = None
@@ -162,9 +162,9 @@ class AttentionAfter(RNNDecoder):
 class AttentionBefore(RNNDecoder):
     """Decoder in which the previous state attends to the source, and the context is an input of the next RNN step.
 
-    With additive attention, it is the decoder of Bahdanau et al. 2015. With location attention, it is the decoder of
+    With additive attention, it is the decoder of Bahdanau et al., 2015. With location attention, it is the decoder of
     the classic PyTorch tutorial, whose query also includes the embedded input. The loop uses the weights of `self.rnn`
-    and computes only what depends on previous steps. `Repeated` computes the gradients of large matrices.
+    and only computes values that depend on previous steps. `Repeated` computes the gradients of large matrices.
     """
 
     FEEDS = True
@@ -176,8 +176,8 @@ class AttentionBefore(RNNDecoder):
         states = [tuple(part[:, layer] for part in state) for layer in range(self.rnn.num_layers)]
         autocast = torch.is_autocast_enabled(embedded_BTE.device.type)
         dtype = torch.get_autocast_dtype(embedded_BTE.device.type) if autocast else embedded_BTE.dtype
-        layers = [[weight.to(dtype) for weight in layer] for layer in self.rnn.all_weights]  # cast only once
-        # the products with the embedded tokens do not depend on previous steps, so compute them all at once
+        layers = [[weight.to(dtype) for weight in layer] for layer in self.rnn.all_weights]  # Cast only once.
+        # The products with the embedded tokens do not depend on previous steps, so compute them all at once.
         size = embedded_BTE.shape[2]
         tokens_TBG = F.linear(embedded_BTE.transpose(0, 1), layers[0][0][:, :size], layers[0][2])
         below = [Repeated(w.mT) for w in (layers[0][0][:, size:], *(layer[0] for layer in layers[1:]))]
@@ -212,23 +212,23 @@ class RNNSeq2Seq(Seq2Seq):
     Args:
         source_size: size of the source vocabulary; set from the data.
         target_size: size of the target vocabulary, V; set from the data.
-        max_source_length: maximum source length in tokens, used only by location attention; set from the data.
+        max_source_length: maximum source length in tokens, set from the data. Only location attention uses this limit.
         embedding_size: size of the embeddings, E.
         hidden_size: hidden size H of the decoder and of each direction of the encoder.
         encoder_layers: number of encoder layers.
         decoder_layers: number of decoder layers.
         bidirectional: use a bidirectional encoder.
         cell: `gru` or `lstm`.
-        attention: `none`; `location` (classic tutorial) or `additive` (Bahdanau), which decode token by token; `dot`
-            (requires `bidirectional: false`) or `general` (Luong), which process all tokens at once and are faster.
-        bridge: initial decoder state: `linear` (tanh of a linear map of the encoder's final state), `copy` (the final
-            state itself; sizes and number of layers must match) or `zero`.
-        tied_embeddings: share the weights of output layer and target embedding (Press & Wolf 2017).
-        shared_embeddings: share one embedding between source and target; for a joint vocabulary.
+        attention: `none`, `location` (classic tutorial), `additive` (Bahdanau), `dot` or `general` (Luong). The last
+            two process all tokens at once and are therefore faster. `dot` requires a unidirectional encoder.
+        bridge: initial decoder state, `linear` (tanh of a linear map of the encoder's final state), `copy` (the final
+            state itself, which requires the same sizes and number of layers) or `zero`.
+        tied_embeddings: share the weights between the output layer and the target embedding (Press & Wolf, 2017).
+        shared_embeddings: share one embedding between source and target. Requires a joint vocabulary.
         layer_norm: normalise encoder states and decoder outputs.
         dropout: dropout probability for embeddings, between layers, and before the output layer.
-        embedding_max_norm: maximum norm of embeddings before they are multiplied by √E. Longer ones are scaled down on
-            lookup; the weights themselves, which a tied output layer uses, stay unchanged.
+        embedding_max_norm: maximum norm of embeddings before they are multiplied by √E. Longer embeddings are scaled
+            down on lookup. The weights, which a tied output layer also uses, stay unchanged.
 
     Raises:
         ValueError: options contradict each other.
@@ -273,7 +273,7 @@ class RNNSeq2Seq(Seq2Seq):
             self.bridge = nn.ModuleList(nn.Linear(state_size, decoder_layers * hidden_size) for _ in range(parts))
         elif bridge == "copy" and (encoder_layers, state_size) != self.decoder_shape:
             raise ValueError(
-                f"bridge 'copy' needs states of equal size: the encoder has {encoder_layers} layer(s) of {state_size}, "
+                f"bridge 'copy' requires equal sizes: the encoder has {encoder_layers} layer(s) of size {state_size}, "
                 f"the decoder has {decoder_layers} of {hidden_size}; use 'linear' or bidirectional: false"
             )
         output_size = embedding_size if tied_embeddings else hidden_size
@@ -293,7 +293,7 @@ class RNNSeq2Seq(Seq2Seq):
             self.output.weight = self.target_embedding.weight
 
     def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
-        """Return the states of the source, with the final state for the decoder to start from."""
+        """Return the source states, and the final state from which the decoder starts."""
         states_BSD, final = self.encoder(source_BS, lengths_B)
         keys = self.decoder.attention.keys(states_BSD) if self.decoder.attention is not None else None
         return Memory(states_BSD, source_BS != PAD, keys, final)
@@ -301,12 +301,12 @@ class RNNSeq2Seq(Seq2Seq):
     def start(self, memory: Memory) -> Any:
         """Return the decoder's initial hidden (and LSTM cell) state `(B, layers, H)`."""
         finals = memory.final
-        if self.bridge_kind == "linear":  # uses only the top layer
+        if self.bridge_kind == "linear":  # This uses only the top layer.
             parts = [torch.tanh(layer(final[:, -1])) for layer, final in zip(self.bridge, finals, strict=True)]
             finals = tuple(part.unflatten(1, self.decoder_shape) for part in parts)
         elif self.bridge_kind == "zero":
             finals = tuple(final.new_zeros(final.shape[0], *self.decoder_shape) for final in finals)
-        # autocast computes the bridge in half precision, but the RNN in float32
+        # Autocast computes the bridge in half precision, but the RNN in float32.
         return tuple(final.to(memory.states.dtype) for final in finals)
 
     def decode(self, tokens_BT: Tensor, state: Any, memory: Memory, attention: bool = False) -> Decoded:

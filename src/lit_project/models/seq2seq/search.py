@@ -1,4 +1,4 @@
-"""Greedy and beam search for translations, batched and on the device."""
+"""Batched greedy search and beam search for translations."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,8 +10,8 @@ from lit_project.models.losses import at_least_float32
 from lit_project.models.seq2seq.base import Memory, Seq2Seq, select
 from lit_project.text.tokens import BOS, EOS, PAD
 
-MOST_HYPOTHESES = 1000  # limits memory and time; quality peaks at much smaller beam sizes
-ROWS_ON_CPU, ROWS = 320, 8192  # hypotheses decoded at a time; 320 fit in the caches of a CPU
+MOST_HYPOTHESES = 1000  # This bounds memory and time. The best beam sizes are much smaller.
+ROWS_ON_CPU, ROWS = 320, 8192  # number of hypotheses per batch; on a CPU, 320 fit in the cache
 
 
 @dataclass
@@ -20,12 +20,12 @@ class Decoding:
 
     Args:
         beam_size: number of hypotheses per step; 1 is greedy search.
-        length_penalty: exponent α of the score log P / length^α. 0 ranks by probability, which favours short
-            translations; 1 ranks by the mean log-probability per token.
-        n_best: number of translations returned per sentence, best first; at most `beam_size`.
+        length_penalty: exponent α of the score log P / length^α. With 0, the score is the log-probability, which
+            favours short translations. With 1, the score is the mean log-probability per token.
+        n_best: number of translations returned per sentence, at most `beam_size`. The best translation is first.
         no_repeat_ngram: size of n-grams that may not occur twice in a translation; 0 allows repetitions.
-        max_length_ratio: a translation has at most ratio × source tokens + `max_length_extra` tokens, including EOS.
-        max_length_extra: see `max_length_ratio`.
+        max_length_ratio: maximum number of tokens per source token. `max_length_extra` is added to this limit.
+        max_length_extra: number of additional tokens that are always allowed, including EOS.
 
     Raises:
         ValueError: a value is out of range.
@@ -50,17 +50,17 @@ class Decoding:
             raise ValueError(f"max_length_extra must be at least 1, got {self.max_length_extra}")
 
     def limits(self, lengths_B: Tensor) -> Tensor:
-        """Return the maximum number of tokens of each translation, `(B,)`."""
+        """Return the maximum number of tokens in each translation, `(B,)`."""
         return (lengths_B * self.max_length_ratio).long() + self.max_length_extra
 
     @torch.no_grad()
     def search(self, net: Seq2Seq, source_BS: Tensor, lengths_B: Tensor) -> list[list["Hypothesis"]]:
-        """Return the `n_best` translations of each source, or only `NOTHING` if its probabilities are not finite.
+        """Return the `n_best` translations of each source, or only `NOTHING` if their probabilities are not finite.
 
-        Sentences of similar length are decoded together, and finished ones are dropped from the batch. Other sentences
-        in the batch only affect rounding.
+        Sentences of similar length are decoded together, and finished sentences are dropped from the batch. The other
+        sentences in a batch only affect rounding.
         """
-        lengths_B = lengths_B.cpu()  # usually already there
+        lengths_B = lengths_B.cpu()  # The lengths are usually on the CPU already.
         rows = ROWS_ON_CPU if source_BS.device.type == "cpu" else ROWS
         found: list[list[Hypothesis]] = [[]] * len(source_BS)
         for places_B in lengths_B.argsort(stable=True).split(max(1, rows // self.beam_size)):
@@ -78,7 +78,7 @@ class Hypothesis(NamedTuple):
 
     Attributes:
         tokens: token ids without BOS and EOS.
-        log_probability: sum of the natural log-probabilities of its tokens, including EOS.
+        log_probability: sum of the natural log-probabilities of the tokens, including EOS.
         score: score used for ranking.
     """
 
@@ -91,12 +91,12 @@ NOTHING = Hypothesis([], float("-inf"), float("-inf"))
 
 
 def _log_probabilities(logits_BV: Tensor, tokens_BT: Tensor, last_B: Tensor, options: Decoding) -> Tensor:
-    """Return the log-probabilities of the next token, `(B, V)`, which are -inf for tokens that are not allowed.
+    """Return the log-probabilities of the next token, `(B, V)`. Forbidden tokens have a log-probability of -inf.
 
     `tokens_BT` contains the previous tokens without BOS. If the logits are not finite, all results are -inf.
     """
     scores_BV = at_least_float32(logits_BV).log_softmax(dim=-1).nan_to_num_(nan=float("-inf"), neginf=float("-inf"))
-    scores_BV[:, PAD] = scores_BV[:, BOS] = float("-inf")  # indexing with a list would synchronize with the device
+    scores_BV[:, PAD] = scores_BV[:, BOS] = float("-inf")  # Indexing with a list would synchronize with the device.
     n = options.no_repeat_ngram
     if n and tokens_BT.shape[1] >= n:
         windows_BWN = tokens_BT.unfold(1, n, 1)
@@ -105,19 +105,19 @@ def _log_probabilities(logits_BV: Tensor, tokens_BT: Tensor, last_B: Tensor, opt
         rows, places = seen_BW.nonzero(as_tuple=True)
         scores_BV[rows, windows_BWN[rows, places, -1]] = float("-inf")
     end_B = scores_BV[:, EOS].clone()
-    scores_BV[last_B] = float("-inf")  # at the length limit, only EOS is allowed
+    scores_BV[last_B] = float("-inf")  # At the length limit, only EOS is allowed.
     scores_BV[:, EOS] = end_B
     return scores_BV
 
 
 @torch.no_grad()
 def greedy(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decoding) -> list[list[Hypothesis]]:
-    """Choose the most likely token at each step, up to `limits_B` tokens including EOS."""
+    """Select the most likely token in each step, up to `limits_B` tokens including EOS."""
     size, device = len(memory.states), memory.states.device
     state = net.start(memory)
     tokens_BT = torch.full((size, int(limits_B.max()) + 1), BOS, device=device)
     total_B = torch.zeros(size, device=device)
-    open_O = torch.arange(size, device=device)  # unfinished sentences; only these are decoded
+    open_O = torch.arange(size, device=device)  # Only unfinished sentences are decoded.
     for step in range(1, tokens_BT.shape[1]):
         decoded = net.decode(tokens_BT[open_O, step - 1 : step], state, memory)
         scores_OV = _log_probabilities(
@@ -144,12 +144,12 @@ def greedy(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decoding) ->
 def beam_search(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decoding) -> list[list[Hypothesis]]:
     """Search with a beam of `beam_size` hypotheses per sentence.
 
-    A hypothesis is finished when EOS is among the `beam_size` best continuations of its sentence. A sentence is
-    finished when it has `beam_size` finished hypotheses. The search is exact if the beam can contain all sequences.
+    A hypothesis is finished if EOS is among the `beam_size` best continuations of its sentence. A sentence is finished
+    if it has `beam_size` finished hypotheses. The search is exact if the beam can hold all possible sequences.
     """
     size, beams, device = len(memory.states), options.beam_size, memory.states.device
     state = net.start(memory)
-    # R rows, grouped by sentence: one hypothesis per sentence in the first step, then up to `beam_size`
+    # The R rows are grouped by sentence. There is one row per sentence at first, and later up to `beam_size` rows.
     sentence_R = torch.arange(size, device=device)
     tokens_RT = torch.full((size, 1), BOS, device=device)
     totals_BK = torch.zeros(size, 1, device=device)
@@ -160,7 +160,7 @@ def beam_search(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decodin
         scores_RV = _log_probabilities(decoded.logits[:, -1], tokens_RT[:, 1:], last_R, options)
         (opened, width), vocabulary = totals_BK.shape, scores_RV.shape[1]
         all_BN = scores_RV.add_(totals_BK.view(-1, 1)).view(opened, width * vocabulary)
-        # at most half of these candidates end with EOS, so there are enough to fill the beam
+        # At most half of these candidates end with EOS, so the others can fill the beam.
         best_BC, flat_BC = all_BN.topk(min(2 * beams, all_BN.shape[1]), dim=1)
         row_BC = torch.arange(opened, device=device)[:, None] * width + flat_BC // vocabulary
         token_BC = flat_BC % vocabulary

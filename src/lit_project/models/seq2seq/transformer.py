@@ -16,7 +16,7 @@ from lit_project.text.tokens import PAD
 
 
 def project(attention: nn.MultiheadAttention, x_BTD: Tensor, first: int, last: int) -> Tensor:
-    """Return the projections `first` to `last - 1` of query, key and value (0, 1, 2), concatenated, `(B, T, n × D)`."""
+    """Return the query (0), key (1) and value (2) projections from `first` to `last - 1`, joined, `(B, T, n × D)`."""
     assert attention.in_proj_weight is not None
     rows = slice(first * attention.embed_dim, last * attention.embed_dim)
     return F.linear(x_BTD, attention.in_proj_weight[rows], attention.in_proj_bias[rows])
@@ -30,15 +30,15 @@ def attend(
     need_weights: bool = False,
     causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return outputs `(B, T, D)` and, if needed, attention weights `(B, T, S)` averaged over heads.
+    """Return outputs `(B, T, D)` and, if required, attention weights `(B, T, S)` averaged over heads.
 
     Args:
         attention: module with the parameters.
         query_BTD: projected queries.
-        seen_BSX: projected keys and values, concatenated, X = 2 D.
-        mask: true where attention is allowed, broadcastable to `(B, heads, T, S)`; None: everywhere.
+        seen_BSX: concatenated projected keys and values, where X = 2 D.
+        mask: true where attention is allowed, broadcastable to `(B, heads, T, S)`. None allows all attention.
         need_weights: whether to return attention weights, which requires a mask.
-        causal: whether token t attends only to tokens up to t. Only without a mask; faster than a triangular mask.
+        causal: whether token t attends only to tokens up to t. Cannot be combined with `mask`, but is faster.
     """
     query, key, value = (
         x.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for x in (query_BTD, *seen_BSX.chunk(2, dim=-1))
@@ -55,8 +55,8 @@ def attend(
 class EncoderLayer(nn.Module):
     """Self-attention and a feed-forward network, both with pre-norm. See `DecoderLayer` for the arguments.
 
-    The results are the same as with `nn.TransformerEncoderLayer`. This layer is faster, because the backward pass of
-    `nn.MultiheadAttention` fills and adds a separate tensor for each of query, key and value.
+    The results are the same as with `nn.TransformerEncoderLayer`, but this layer is faster. `nn.MultiheadAttention`
+    fills and adds separate tensors for query, key and value in its backward pass.
     """
 
     def __init__(self, size: int, heads: int, feedforward_size: int, dropout: float) -> None:
@@ -69,7 +69,7 @@ class EncoderLayer(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BSD: Tensor, mask_BS: Tensor) -> Tensor:
-        """Map `(B, S, D)` to `(B, S, D)`. The mask is true where there is a token."""
+        """Map `(B, S, D)` to `(B, S, D)`. The mask is true for tokens and false for padding."""
         size = x_BSD.shape[2]
         query_BSD, seen_BSX = project(self.self_attention, self.norms[0](x_BSD), 0, 3).split([size, 2 * size], dim=-1)
         attended, _ = attend(self.self_attention, query_BSD, seen_BSX, mask_BS[:, None, None])
@@ -78,11 +78,11 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, cross-attention and a feed-forward network, all with pre-norm (Xiong et al. 2020).
+    """Self-attention, cross-attention and a feed-forward network, all with pre-norm (Xiong et al., 2020).
 
     Args:
         size: model size D.
-        heads: number of heads of both attentions.
+        heads: number of heads in both attention layers.
         feedforward_size: hidden size of the feed-forward network.
         dropout: dropout probability for the output of each sublayer.
     """
@@ -98,18 +98,18 @@ class DecoderLayer(nn.Module):
         self.dropout = Dropout(dropout)
 
     def source_keys(self, states_BSD: Tensor) -> Tensor:
-        """Return keys and values of the source, concatenated, `(B, S, 2 × D)`."""
+        """Return the concatenated keys and values of the source, `(B, S, 2 × D)`."""
         return project(self.cross_attention, states_BSD, 1, 3)
 
     def forward(
         self, x_BTD: Tensor, before_BPX: Tensor, memory: Memory, need_weights: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return outputs `(B, T, D)`, keys and values of all tokens `(B, P + T, 2 × D)`, and weights `(B, T, S)`.
+        """Return outputs `(B, T, D)`, all tokens' keys and values `(B, P + T, 2 × D)`, and weights `(B, T, S)`.
 
         Args:
             x_BTD: states of the new tokens.
-            before_BPX: keys and values of the P previous tokens from the last call; P = 0 in the first call.
-            memory: encoder output, whose `keys` are this layer's `source_keys` or None.
+            before_BPX: keys and values of the P previous tokens, returned by the last call. In the first call, P = 0.
+            memory: encoder output. Its `keys` are this layer's `source_keys` or None.
             need_weights: whether to return attention weights, averaged over heads.
         """
         size = x_BTD.shape[2]
@@ -129,19 +129,19 @@ class DecoderLayer(nn.Module):
 
 
 class TransformerSeq2Seq(Seq2Seq):
-    """A Transformer (Vaswani et al. 2017) with pre-norm and sinusoidal positional encodings.
+    """A Transformer (Vaswani et al., 2017) with pre-norm and sinusoidal positional encodings.
 
     Args:
         source_size: size of the source vocabulary; set from the data.
         target_size: size of the target vocabulary, V; set from the data.
         size: model size D.
-        heads: number of attention heads; `size` must be divisible by it.
+        heads: number of attention heads. `size` must be divisible by this number.
         encoder_layers: number of encoder layers.
         decoder_layers: number of decoder layers.
-        feedforward_size: hidden size of the feed-forward networks; default: 4 × size.
-        tied_embeddings: share the weights of output layer and target embedding.
-        shared_embeddings: share one embedding between source and target; for a joint vocabulary.
-        dropout: dropout probability for embeddings and the outputs of sublayers only, as in the paper.
+        feedforward_size: hidden size of the feed-forward networks. Default: 4 × size.
+        tied_embeddings: share the weights between the output layer and the target embedding.
+        shared_embeddings: share one embedding between source and target. Requires a joint vocabulary.
+        dropout: dropout probability, applied only to embeddings and sublayer outputs, as in the paper.
 
     Raises:
         ValueError: `size` is odd or not divisible by `heads`.
@@ -182,14 +182,14 @@ class TransformerSeq2Seq(Seq2Seq):
             self.output.weight = self.target_embedding.weight
 
     def blocks(self) -> list[nn.Module]:
-        """Return the layers for FSDP2, which run once per forward pass. Only one at a time needs to be unsharded."""
+        """Return the layers for FSDP2. Each of them runs once per forward pass, and is unsharded only at that time."""
         return [*self.encoder, *self.decoder]
 
     def tensor_parallel_plan(self) -> dict[str, ParallelStyle]:
-        """Split the first feed-forward layer by its outputs and the second by its inputs (Shoeybi et al. 2019).
+        """Split the first feed-forward layer by its outputs and the second by its inputs (Shoeybi et al., 2019).
 
-        Attention is not split, because `nn.MultiheadAttention` stores queries, keys and values of all heads in one
-        matrix. Embeddings are not split, because other layers share them.
+        Attention is not split, because `nn.MultiheadAttention` stores the query, key and value projections of all heads
+        in one matrix. Embeddings are not split, because other layers share them.
         """
         return {
             f"{stack}.{number}.feedforward.{part}": style
@@ -204,10 +204,10 @@ class TransformerSeq2Seq(Seq2Seq):
         return self.dropout(embedded_BTD * math.sqrt(self.size) + positions_TD.to(embedded_BTD.dtype))
 
     def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
-        """Return the states of the source, without a final state.
+        """Return the source states, without a final state.
 
-        `keys` are the concatenated keys and values of all decoder layers, so a search computes them only once. They are
-        None in training, where each decoder layer computes its own. Layers sharded by FSDP2 require this.
+        `keys` contains the concatenated keys and values of all decoder layers, so that a search computes them only
+        once. In training, `keys` is None and each decoder layer computes its own keys, which FSDP2 requires.
         """
         mask_BS = source_BS != PAD
         states_BSD = self._embed(self.source_embedding, source_BS, 0)
@@ -219,11 +219,11 @@ class TransformerSeq2Seq(Seq2Seq):
         return Memory(states_BSD, mask_BS, torch.cat(keys, dim=-1) if keys else None)
 
     def start(self, memory: Memory) -> Any:
-        """Return empty keys and values `(B, 0, 2 × D)` for each layer, because there are no previous tokens."""
+        """Return empty keys and values `(B, 0, 2 × D)` for each layer, because no tokens have been decoded yet."""
         return tuple(memory.states.new_zeros(memory.states.shape[0], 0, 2 * self.size) for _ in self.decoder)
 
     def decode(self, tokens_BT: Tensor, state: Any, memory: Memory, attention: bool = False) -> Decoded:
-        """Decode T more tokens. Attention weights are from the last layer, averaged over heads."""
+        """Decode T more tokens. The attention weights come from the last layer and are averaged over heads."""
         x_BTD = self._embed(self.target_embedding, tokens_BT, state[0].shape[1])
         layers = len(self.decoder)
         keys = [None] * layers if memory.keys is None else memory.keys.chunk(layers, dim=-1)
@@ -236,7 +236,7 @@ class TransformerSeq2Seq(Seq2Seq):
 
 
 def sinusoids(positions_T: Tensor, size: int) -> Tensor:
-    """Return positional encodings `(T, size)`, sines and cosines with wavelengths from 2π to 10,000 × 2π."""
+    """Return positional encodings `(T, size)` of sines and cosines with wavelengths from 2π to 10,000 × 2π."""
     rates = torch.exp(torch.arange(0, size, 2, device=positions_T.device) * (-math.log(10_000.0) / size))
     angles = positions_T[:, None] * rates
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)

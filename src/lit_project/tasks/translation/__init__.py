@@ -1,1 +1,1 @@
-"""Translation: the task, its scores and figures, and the `translate` command."""
+"""The translation task, its scores and figures, and the `translate` command."""

@@ -1,4 +1,4 @@
-"""The command `lit-project translate`, which translates arguments, a file or standard input with a trained run."""
+"""The command `lit-project translate`, which translates arguments, a file or standard input with a trained model."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from lit_engine.errors import UserError, first_of
 from lit_engine.run.directory import RunDir
 from lit_project.text.files import lines_of, read_lines
 
-if TYPE_CHECKING:  # torch is imported with the checkpoint, so that `--help` and mistakes take no time
+if TYPE_CHECKING:  # torch is imported only with the checkpoint, so `--help` and error messages appear immediately.
     from lit_project.models.seq2seq.search import Decoding
     from lit_project.tasks.translation.task import Translation, Translator
 
 
 def option_parser() -> argparse.ArgumentParser:
-    """Return the parser for the arguments after `translate`. It reports errors as `UsageError`."""
-    parser = OptionParser("translate", "Translate sentences with a trained run. Reads standard input by default.")
+    """Return the parser for the arguments after `translate`. It raises UsageError for invalid arguments."""
+    parser = OptionParser("translate", "Translate sentences with a trained model. Reads standard input by default.")
     add = parser.add_argument
     add("text", nargs="*", metavar="TEXT", help="A sentence, in quotes.")
     add("--run", metavar="DIR", help="The run that contains the checkpoint.")
     add("--ckpt_path", metavar="best|last|average|PATH", help="The checkpoint; default: best. A PATH needs no --run.")
-    add("--input", metavar="FILE", help="A UTF-8 text file with one sentence per line; may be compressed (.gz).")
+    add("--input", metavar="FILE", help="A UTF-8 text file with one sentence per line. Can be compressed (.gz).")
     add("--output", metavar="FILE", help="The output file; default: standard output.")
-    add("--beam_size", type=int, metavar="N", help="Hypotheses per step; 1: greedy search; default: as in the run.")
+    add("--beam_size", type=int, metavar="N", help="Hypotheses per step (1 for greedy search); default: as in the run.")
     add("--n_best", type=int, metavar="N", default=1, help="Translations per sentence, with scores; default: 1.")
     add("--length_penalty", type=float, metavar="A", help="Rank by log P / length^A; default: as in the run.")
-    add("--no_repeat_ngram", type=int, metavar="N", help="Forbid repeated N-grams; 0: allow; default: as in the run.")
+    add("--no_repeat_ngram", type=int, metavar="N", help="Forbid repeated N-grams (0: allow); default: as in the run.")
     add("--max_length_ratio", type=float, metavar="R", help="Maximum tokens per source token; default: as in the run.")
     add("--attention", metavar="PNG", help="Draw the attention map of one translated sentence.")
     add("--batch_size", type=int, metavar="N", default=64, help="Sentences per batch; default: 64.")
@@ -46,11 +46,11 @@ def translate(args: Sequence[str]) -> int:
         args: the command-line arguments after `translate`.
 
     Raises:
-        UserError: the options, the input or the checkpoint are invalid. In this case nothing has been written.
+        UserError: the options, the input or the checkpoint are invalid. In this case, nothing has been written.
     """
     options = option_parser().parse_intermixed_args(list(args))
     on_terminal = not options.text and options.input is None and sys.stdin.isatty()
-    # report mistakes before loading the checkpoint, which takes longer
+    # Report mistakes first, because loading the checkpoint takes longer.
     sentences = [] if on_terminal else sentences_of(options)
     if options.attention is not None and len(sentences) != 1:
         raise UserError(f"--attention draws one sentence, but got {len(sentences)}")
@@ -103,7 +103,7 @@ def _checkpoint(options: argparse.Namespace) -> Path:
         from lit_engine.checkpoints.choose import choose_checkpoint
         from lit_engine.classes.names import import_named
 
-        import_named(run.config_file)  # trusts the run's config, like all commands with --run
+        import_named(run.config_file)  # Like all commands with `--run`, this trusts the run's config.
         return choose_checkpoint(run, options.ckpt_path or "best")
     if options.ckpt_path in (None, "best", "last", "average"):
         raise UserError("translate needs a trained run: pass --run DIR or --ckpt_path FILE")
@@ -111,7 +111,7 @@ def _checkpoint(options: argparse.Namespace) -> Path:
 
 
 def load(file: str | Path) -> Translator:
-    """Load a translator from a checkpoint, without any other file. Uses the GPU if there is one.
+    """Load a translator from a checkpoint. No other file is needed, and a GPU is used if there is one.
 
     Raises:
         UserError: the checkpoint is missing, damaged or from a different task.
@@ -132,7 +132,7 @@ def note(text: str) -> None:
 def translated(
     task: Translator, sentences: Sequence[str], decoding: Decoding, batch_size: int, note: Callable[..., None] = note
 ) -> list[list[Translation]]:
-    """Return the best translations of each sentence (none for blank sentences). `note` reports unsupported input."""
+    """Return the best translations of each sentence (none for blank sentences). `note` reports problematic input."""
     prepared = [task.preparation(text) for text in sentences]
     lengths = [len(ids) for ids in task.source_vocabulary.encode_all(prepared)]
     unknown = list(dict.fromkeys(word for text in prepared for word in task.source_vocabulary.unknown(text)))
@@ -141,7 +141,7 @@ def translated(
     if cut := sum(length > task.max_length for length in lengths):
         note(f"truncated {cut} of {len(sentences)} sentences to the checkpoint's maximum of {task.max_length} tokens")
     found: list[list[Translation]] = [[] for _ in sentences]
-    # sort by length to reduce padding, and skip blank sentences
+    # Sort by length to reduce padding, and skip blank sentences.
     order = sorted((place for place, length in enumerate(lengths) if length), key=lengths.__getitem__)
     for start in range(0, len(order), batch_size):
         batch = order[start : start + batch_size]
@@ -151,7 +151,7 @@ def translated(
 
 
 def write(found: Sequence[Sequence[Translation]], output: str | None, scores: bool) -> None:
-    """Write one translation per sentence. With `scores`, write all, with an empty line between sentences.
+    """Write the best translation of each sentence. With `scores`, write all, and empty lines between sentences.
 
     Raises:
         UserError: the file cannot be written.
@@ -179,11 +179,11 @@ def draw_attention(task: Translator, sentence: str, best: Translation, file: str
     found = task.attention(sentence, best.tokens)
     if found is None:
         raise UserError("--attention: the model of this run has no attention")
-    from lit_project.tasks.translation.figures import attention_map  # importing matplotlib takes a second
+    from lit_project.tasks.translation.figures import attention_map  # Importing matplotlib takes a second.
 
     source, target, weights_TS = found
     try:
         Path(file).parent.mkdir(parents=True, exist_ok=True)
         attention_map(weights_TS, source, target, best.text).savefig(file)
-    except (OSError, ValueError) as error:  # ValueError: matplotlib does not support the suffix
+    except (OSError, ValueError) as error:  # matplotlib raises ValueError if it does not support the suffix.
         raise UserError(f"cannot write {file}: {error}") from error

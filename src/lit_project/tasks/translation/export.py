@@ -1,4 +1,4 @@
-"""Exports the encoder and one decoder step of translators as tensor functions, and searches with the exported files."""
+"""Exports a translator's encoder and decoder step as tensor functions, and runs a search with the exported files."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -16,14 +16,14 @@ from lit_project.tasks.translation.task import Translator
 from lit_project.text import preparation, tokens
 from lit_project.text.vocabulary import PAD
 
-SATURATED = 1e4  # in float32, sigmoid(1e4) is 1 and sigmoid(-1e4) is 0
+SATURATED = 1e4  # In float32, sigmoid(1e4) is 1 and sigmoid(-1e4) is 0.
 
 
 class Unpacked(nn.Module):
-    """An `RNNEncoder` without packed sequences, which the export formats do not support.
+    """An `RNNEncoder` that does not use packed sequences, because export formats do not support them.
 
-    Each layer gets an extra input, which is 1 at padding and saturates the gates so that the state is kept. Padding
-    then changes neither the final state of the forward direction nor the initial state of the backward direction.
+    Each layer gets an extra input, which is 1 for padding. It saturates the gates, so that the state stays the same.
+    Padding then affects neither the final state of the forward direction nor the start of the backward direction.
     """
 
     def __init__(self, encoder: RNNEncoder) -> None:
@@ -31,13 +31,13 @@ class Unpacked(nn.Module):
         self.encoder = encoder
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Any]:
-        """Return the same as `RNNEncoder.forward` in evaluation mode."""
+        """Return the same values as `RNNEncoder.forward` in evaluation mode."""
         encoder, rnn = self.encoder, self.encoder.rnn
         size, both, lstm = rnn.hidden_size, rnn.bidirectional, isinstance(rnn, nn.LSTM)
         x_BSD = encoder.embedding(source_BS) * encoder.embedding.embedding_dim**0.5
         padding_BS1 = (source_BS == PAD)[..., None].to(x_BSD.dtype)
         last_B11 = (lengths_B - 1)[:, None, None]
-        # order of the gates: reset, update, new (GRU) or input, forget, cell, output (LSTM)
+        # The gates of a GRU are reset, update and new. An LSTM has input, forget, cell and output gates.
         held = torch.tensor([-1.0, 1, 0, 0] if lstm else [0.0, 1, 0]) * SATURATED
         finals: list[tuple[Tensor, ...]] = []
         for layer in range(rnn.num_layers):
@@ -53,7 +53,7 @@ class Unpacked(nn.Module):
                 x_BSD, hidden, *cell = torch.lstm(inputs, (zeros, zeros), weights, True, 1, 0.0, False, both, True)
             else:
                 (x_BSD, hidden), cell = torch.gru(inputs, zeros, weights, True, 1, 0.0, False, both, True), []
-            # read the last forward output at its position, because the output gate of an LSTM is not saturated
+            # Read the last forward output at its position, because the output gate of an LSTM is not saturated.
             forward = x_BSD.gather(1, last_B11.expand(-1, 1, x_BSD.shape[2]))[:, 0, :size]
             finals.append((torch.cat([forward[None], hidden[1:]]), *cell))
         states_BSD = encoder.norm(x_BSD * (1 - padding_BS1))
@@ -61,14 +61,14 @@ class Unpacked(nn.Module):
 
 
 class FromFiles(Seq2Seq):
-    """A model that runs the exported files, so that `Decoding` can search with them."""
+    """A model that runs the exported files, so that `Decoding` can use them for a search."""
 
     def __init__(self, runs: Mapping[str, Run], shared: int) -> None:
         super().__init__()
         self.runs, self.shared = runs, shared
 
     def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
-        """Run the exported encoder. The initial decoder state is in `final`."""
+        """Run the exported encoder. `final` contains the initial decoder state."""
         found = self.runs["encoder"](source_BS)
         return Memory(*found[: self.shared])._replace(final=tuple(found[self.shared :]))
 
@@ -82,10 +82,10 @@ class FromFiles(Seq2Seq):
 
 
 def exported(task: Translator, batch: Any) -> Exported:
-    """Return the encoder, one step of the decoder, and a script that searches with them.
+    """Return the encoder, one decoder step, and a script that translates with them.
 
-    `encoder` maps padded `source` `(B, S)` to `states`, `mask`, `keys` (if any) and the initial state `state_0`….
-    `step` maps `token` `(B, 1)` and these outputs to `logits` `(B, V)` and `next_0`…, the state for the next token.
+    `encoder` maps padded `source` tokens `(B, S)` to `states`, `mask`, `keys` (if used) and the initial state
+    (`state_0`…). `step` maps a `token` `(B, 1)` and these outputs to `logits` `(B, V)` and the next state (`next_0`…).
     """
     net = copy(task.net)
     net._modules = dict(net._modules)
@@ -107,7 +107,7 @@ def exported(task: Translator, batch: Any) -> Exported:
 
     states = {f"state_{place}": part for place, part in enumerate(state)}
     inputs = {**dict(zip(Memory._fields, memory[:shared], strict=False)), **states}
-    grows = any(part.shape[1] == 0 for part in states.values())  # grows with each token, as in a Transformer
+    grows = any(part.shape[1] == 0 for part in states.values())  # A Transformer's state grows with each token.
     free = dict.fromkeys(Memory._fields, "batch source") | {name: "batch past" for name in states if grows}
     parts = {
         "encoder": Part(net, encode, {"source": batch.source}, list(inputs), {"source": "batch source"}),
@@ -129,6 +129,6 @@ def exported(task: Translator, batch: Any) -> Exported:
 
 SCRIPT: dict[str, str | Path] = {
     "translate.py": Path(__file__).parent / "translate_with_onnx.py",
-    "preparation.py": preparation.__file__,  # these two files import nothing from the project
+    "preparation.py": preparation.__file__,  # These two files import nothing from the project.
     "tokens.py": tokens.__file__,
 }

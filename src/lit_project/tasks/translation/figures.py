@@ -1,4 +1,4 @@
-"""Figures and tables of translations: attention maps, BLEU by length, and best, worst and random samples."""
+"""Figures and tables for translations, with attention maps, BLEU by length, and best, worst and random samples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lit_project.text.scores import group_bleu
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LEGIBLE = 40  # number of tokens that fit on an axis at full size; for longer sentences, the text gets smaller
+LEGIBLE = 40  # number of tokens that fit on an axis at full font size
 
 
 def attention_map(
@@ -32,10 +32,10 @@ def attention_map(
     """Draw attention weights as a heat map, with source pieces as columns and target pieces as rows.
 
     Args:
-        weights_TS: attention weights `(T, S)`; each row sums to 1.
+        weights_TS: attention weights `(T, S)`. Each row sums to 1.
         source_pieces: S labels in the order of the sentence.
         target_pieces: T labels in the order of the translation.
-        title: figure title, drawn as plain text.
+        title: figure title, which is drawn as plain text.
     """
     rows, columns = weights_TS.shape
     scale = min(1, LEGIBLE / max(rows, columns))
@@ -46,7 +46,7 @@ def attention_map(
     axes = figure.add_subplot()
     image = axes.imshow(weights_TS.numpy(), cmap="Blues", vmin=0, vmax=1)
     figure.colorbar(image, ax=axes, label="attention", shrink=0.8)
-    # parse_math=False, because "$5 or $6" is text, not a formula
+    # With `parse_math=True`, "$5 or $6" would be drawn as a formula.
     text: dict[str, Any] = {"fontsize": 9 * scale, "parse_math": False}
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
@@ -55,16 +55,16 @@ def attention_map(
     axes.set_yticks(range(rows), labels=target_pieces, **text)
     axes.set_xticks([x - 0.5 for x in range(1, columns)], minor=True)
     axes.set_yticks([y - 0.5 for y in range(1, rows)], minor=True)
-    axes.grid(which="minor", color="grey", alpha=0.25, linewidth=0.5)  # guides the eye from a weight to its words
+    axes.grid(which="minor", color="grey", alpha=0.25, linewidth=0.5)  # The grid guides the eye to the words.
     axes.tick_params(which="minor", length=0)
     if title:
-        lines = textwrap.wrap(title, int(11 * figure.get_figwidth()))  # 11 letters per inch; wrap=True parses formulas
+        lines = textwrap.wrap(title, int(11 * figure.get_figwidth()))  # 11 letters per inch
         figure.suptitle("\n".join(lines), fontsize=10, parse_math=False)
     return figure
 
 
 def bleu_by_length(groups: Sequence[tuple[str, float, int]], title: str = "") -> Figure:
-    """Draw BLEU as one bar per group of `scores.by_length`, labelled with the number of sentences."""
+    """Draw BLEU as a bar for each group of `scores.by_length`. The bars are labelled with the number of sentences."""
     labels, scores, counts = zip(*groups, strict=True)
     figure = new_figure(max(4.5, 0.65 * len(groups) + 1.5), 4)
     axes = figure.add_subplot()
@@ -81,14 +81,14 @@ def bleu_by_length(groups: Sequence[tuple[str, float, int]], title: str = "") ->
 class Translations(Callback):
     """Callback that writes figures and tables of a `Translator`'s translations. It ignores other tasks.
 
-    In training it draws attention maps of the first validation sentences, `figures/attention/epochNNN_K.png`. Epochs
-    are counted from 0, as in checkpoint names. After `validate` and `test` it writes `figures/SPLIT_attention_K.png`,
-    `figures/SPLIT_bleu_by_length.png`, and `predictions/SPLIT_samples.json` with the best, the worst and some random
-    translations. TensorBoard and W&B loggers get the figures too, and W&B also gets the tables.
+    During training, it draws attention maps of the first validation sentences (`figures/attention/epochNNN_K.png`).
+    Epochs are counted from 0, as in checkpoint names. After `validate` and `test`, it writes
+    `figures/SPLIT_attention_K.png`, `figures/SPLIT_bleu_by_length.png` and `predictions/SPLIT_samples.json`, with the
+    best, worst and some random translations. TensorBoard and W&B receive the figures, and W&B also the tables.
 
     Args:
-        sentences: number of sentences whose attention is drawn; 0 for none.
-        every_n_epochs: draw attention once every n epochs in training; the last epoch is always drawn.
+        sentences: number of sentences with an attention map; 0 for none.
+        every_n_epochs: draw attention maps every n epochs during training, and always in the last epoch.
         samples: number of rows in each table; 0 for no tables.
     """
 
@@ -96,12 +96,12 @@ class Translations(Callback):
         self.sentences = sentences
         self.every_n_epochs = every_n_epochs
         self.samples = samples
-        self._waiting: int | None = None  # the last validated epoch, if it is not drawn yet
+        self._waiting: int | None = None  # the last validated epoch, if it has not been drawn yet
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
     ) -> None:
-        """Collect the attention now, because averaged weights are swapped out at the end of the epoch."""
+        """Compute the attention now, because averaged model weights are swapped out at the end of the epoch."""
         if batch_idx + 1 == trainer.num_val_batches[0] and not trainer.sanity_checking:
             self._look(trainer, pl_module)
 
@@ -118,7 +118,7 @@ class Translations(Callback):
                 row.attention = task.attention(row.text.source, row.tokens)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw the attention every few epochs of `fit`, and all figures and tables after `validate`."""
+        """Draw attention maps every few epochs in `fit`, and all figures and tables in `validate`."""
         if trainer.state.fn == "validate":
             self._draw_all(trainer, pl_module, "val")
         elif not trainer.sanity_checking:
@@ -127,7 +127,7 @@ class Translations(Callback):
                 self._draw_epoch(trainer, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw the last epoch, which is only known now because training may stop early."""
+        """Draw attention maps of the last epoch. It is only known now, because training may stop early."""
         self._draw_epoch(trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -157,16 +157,16 @@ class Translations(Callback):
 
     def _draw_attention(self, trainer: Trainer, rows: Sequence[Row], name: str, tag: str) -> None:
         for number, row in enumerate(rows[: self.sentences], 1):
-            if row.attention is None:  # the model has no attention
+            if row.attention is None:  # The model has no attention.
                 return
             source, target, weights_TS = row.attention
             figure = attention_map(weights_TS, source, target, f"reference: {row.text.references[0]}")
-            about = "Attention of each piece of the translation (rows) to the pieces of the source (columns)."
+            about = "Attention weights from each token of the translation (rows) to the source tokens (columns)."
             save_figure(trainer, f"{name}_{number}", figure, f"{tag}_{number}", about)
 
 
 def _rows(trainer: Trainer, task: Any) -> list[Row]:
-    """Return the first row of each source by index, or no rows in smoke tests and on ranks other than 0."""
+    """Return the first row of each source, sorted by index. Smoke tests and ranks other than 0 have no rows."""
     if not trainer.is_global_zero or fast_dev_run(trainer):
         return []
     return first_of_each_source(getattr(task, "rows", []))
@@ -175,7 +175,7 @@ def _rows(trainer: Trainer, task: Any) -> list[Row]:
 def rank_samples(rows: Sequence[Row], samples: int, language: str = "en") -> dict[str, list[tuple[float, Row]]]:
     """Return the best, worst and random translations with their smoothed sentence BLEU.
 
-    The random samples are the same whenever the same sentences are evaluated, so that checkpoints can be compared.
+    The random samples only depend on the evaluated sentences, so that checkpoints can be compared.
     """
     scored = [(group_bleu([row.hypothesis], [row.text.references], language), row) for row in rows]
     ranked = sorted(scored, key=lambda item: (-item[0], item[1].index))
@@ -184,7 +184,7 @@ def rank_samples(rows: Sequence[Row], samples: int, language: str = "en") -> dic
 
 
 def tables(samples: Mapping[str, Sequence[tuple[float, Row]]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the table rows for each kind of `rank_samples`, with several references joined by newlines."""
+    """Return the table rows for each kind of sample in `rank_samples`. Multiple references are joined by newlines."""
     names = ("BLEU", "source", "translation", "references")
     values = {
         which: [(round(score, 1), row.text.source, row.hypothesis, "\n".join(row.text.references)) for score, row in of]

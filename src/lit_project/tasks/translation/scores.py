@@ -7,7 +7,7 @@ from typing import Any
 
 from lit_project.text.scores import corpus_scores, group_bleu, lowercase_tokenised_bleu
 
-GROUPS = 12  # maximum number of length groups; more bars would be hard to compare
+GROUPS = 12  # More length groups would be hard to compare in a bar chart.
 
 
 @dataclass
@@ -16,11 +16,11 @@ class Row:
 
     Attributes:
         index: index of the pair in its split.
-        text: the pair as text, a `PairText`.
+        text: the pair as text (`PairText`).
         hypothesis: the model's translation.
         score: search score of the hypothesis.
         tokens: token ids of the hypothesis.
-        attention: output of `Translator.attention`, only for rows to be drawn.
+        attention: output of `Translator.attention` if an attention map is drawn.
     """
 
     index: int
@@ -40,7 +40,7 @@ def first_of_each_source(rows: Sequence[Row]) -> list[Row]:
 
 
 def scores(rows: Sequence[Row], language: str) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the scores (0 to 100) of the hypotheses by name, and sacrebleu's signatures."""
+    """Return scores from 0 to 100 for the hypotheses, and sacrebleu's signatures, both by metric name."""
     once = first_of_each_source(rows)
     hypotheses, references = [row.hypothesis for row in once], [row.text.references for row in once]
     found = corpus_scores(hypotheses, references, language)
@@ -52,7 +52,7 @@ def scores(rows: Sequence[Row], language: str) -> tuple[dict[str, float], dict[s
 
 
 def baselines(rows: Sequence[Row], language: str) -> dict[str, float]:
-    """Return the scores of two baselines without a model: copying the source, and looking it up in the training set."""
+    """Return the scores of two baselines, which copy the source or look up its translation in the training set."""
     once = first_of_each_source(rows)
     references = [row.text.references for row in once]
     values: dict[str, float] = {}
@@ -63,7 +63,7 @@ def baselines(rows: Sequence[Row], language: str) -> dict[str, float]:
 
 
 def by_length(rows: Sequence[Row], language: str = "en") -> list[tuple[str, float, int]]:
-    """Return source length in words (such as "6–10"), BLEU and number of sentences of each group, shortest first."""
+    """Return the source length in words (such as "6–10"), BLEU and sentence count of each group, shortest first."""
     groups: dict[int, list[Row]] = defaultdict(list)
     lengths = [len(row.text.source.split()) for row in rows]
     longest = max(lengths)

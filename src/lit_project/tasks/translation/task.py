@@ -23,7 +23,7 @@ from lit_project.text.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 if TYPE_CHECKING:
     from lit_engine.tools.export.parts import Exported
 
-END = "■"  # marks the end of a sentence in attention maps
+END = "■"  # This marks the end of a sentence in attention maps.
 
 
 class Translation(NamedTuple):
@@ -31,7 +31,7 @@ class Translation(NamedTuple):
 
     Attributes:
         text: the translation as text.
-        score: the score used for ranking; higher is better.
+        score: the score used for ranking. Higher scores are better.
         log_probability: sum of the log-probabilities of its tokens.
         tokens: token ids in the target vocabulary.
     """
@@ -44,39 +44,48 @@ class Translation(NamedTuple):
 
 def is_best(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
     """Return whether each label has the largest logit, `(B, T)`. Exact ties between float32 logits count as correct."""
-    if logits_BTV.dtype.itemsize < 4:  # ties are frequent: counting them would add 0.3 points of accuracy in bfloat16
+    if logits_BTV.dtype.itemsize < 4:  # Ties are frequent. In bfloat16, they would add 0.3 points to the accuracy.
         return logits_BTV.argmax(dim=-1) == labels_BT
-    # on a CPU, amax is five times as fast as argmax
+    # On a CPU, `amax` is five times as fast as `argmax`.
     return logits_BTV.gather(-1, labels_BT[..., None]).squeeze(-1) >= logits_BTV.amax(dim=-1)
+
+
+def divergence(logits_BTV: Tensor) -> Tensor:
+    """Return KL(p‖q) + KL(q‖p) of the predictions p and q in the first and second half of a batch, `(B/2, T)`."""
+    p, q = at_least_float32(logits_BTV).log_softmax(dim=-1).chunk(2)
+    return ((p.exp() - q.exp()) * (p - q)).sum(dim=-1)
 
 
 class Translator(Task):
     """Translation task for models from `lit_project.models.seq2seq`, trained on sentence pairs.
 
-    The loss is the cross-entropy per target token without padding, averaged over *all* tokens of an optimizer step,
-    regardless of how they are split into micro-batches and processes.
+    The loss is the cross-entropy per target token, excluding padding. It is averaged over *all* tokens in an optimizer
+    step, regardless of how they are split into micro-batches and processes.
 
-    Logged at the end of each epoch: `train/loss` (with label smoothing), `train/token_accuracy` and
-    `train/tokens_per_second`. Logged for `val` and `test`, with the true tokens as input: `loss` (without label
-    smoothing), `perplexity` and `token_accuracy`. Logged for the model's own translations, as detokenised cased text:
+    At the end of each epoch, training logs `loss` (with label smoothing), `token_accuracy` and `tokens_per_second`.
+    `val` and `test` log `loss` (without label smoothing), `perplexity` and `token_accuracy` with the true tokens as
+    input. They also translate the sources and log the following scores of detokenised, cased text:
 
-    - `bleu`, `chrf`: by sacrebleu, each source once with all its references; signatures are in metrics.json.
-    - `bleu_single`, `chrf_single`: each pair with its own reference, if sources have several references.
-    - `bleu_lowercase`: lower-cased and tokenised by Moses, as in published tables for Multi30k.
-    - `bleu_copy`, `chrf_copy`, `bleu_memory`, `chrf_memory`: baselines that output the source itself, or its most
-      frequent translation in the training set (if it occurs there).
+    - `bleu` and `chrf` use each source once with all its references. Their signatures are in metrics.json.
+    - `bleu_single` and `chrf_single` use each pair with its own reference, if sources have several references.
+    - `bleu_lowercase` is lower-cased and tokenised by Moses, as in published Multi30k results.
+    - `bleu_copy` and `chrf_copy` are baselines that output the source itself. `bleu_memory` and `chrf_memory` output
+      the source's most frequent translation in the training set, or nothing if the source does not occur there.
 
     Args:
         net: model that maps tokens to logits of the next token.
         optimizer: creates the optimizer for the parameters.
-        vocabularies: plain data that convert text to tokens and back; set from the data and stored in the checkpoint.
-        label_smoothing: fraction of the target spread evenly over the vocabulary (Szegedy et al. 2016).
-        teacher_forcing_ratio: probability that the decoder's input in training is the true token instead of its own
-            prediction (scheduled sampling, Bengio et al. 2015). Either a number or points [optimizer step, ratio] with
-            linear interpolation, such as [[0, 1.0], [5000, 0.5]].
-        decoding: search options for `validate`, `test`, `predict` and `translate`; default: beam search of size 5.
-        validation_decoding: search options for validation during training; default: greedy search.
-        **kwargs: arguments of `Task`: schedulers, parameter_groups, compile, metrics.
+        vocabularies: plain data for converting text to tokens and back. Set from the data and stored in the checkpoint.
+        label_smoothing: fraction of the target that is spread evenly over the vocabulary (Szegedy et al., 2016).
+        teacher_forcing_ratio: probability that the decoder's input in training is the true token and not its own
+            prediction (scheduled sampling, Bengio et al., 2015). Either a number, or a list of [optimizer step, ratio]
+            such as [[0, 1.0], [5000, 0.5]], which is interpolated linearly.
+        r_drop: α of R-Drop (Liang et al., 2021), such as 5. Default: 0, which turns it off. Each batch runs twice with
+            different dropout, and α/4 times the symmetric KL divergence of both predictions is added to the mean loss.
+            This doubles time and memory.
+        decoding: search options for `validate`, `test`, `predict` and `translate`. Default: beam search of size 5.
+        validation_decoding: search options for validation during training. Default: greedy search.
+        **kwargs: `schedulers`, `parameter_groups`, `compile` and `metrics` of `Task`.
 
     Raises:
         ValueError: a ratio is outside [0, 1], steps are not ascending, or the model shares embeddings but the
@@ -93,6 +102,7 @@ class Translator(Task):
         vocabularies: dict[str, Any],
         label_smoothing: float = 0.0,
         teacher_forcing_ratio: float | list[tuple[int, float]] = 1.0,
+        r_drop: float = 0.0,
         decoding: Decoding | None = None,
         validation_decoding: Decoding | None = None,
         **kwargs: Any,
@@ -100,18 +110,20 @@ class Translator(Task):
         super().__init__(optimizer, **kwargs)
         if getattr(net, "shared_embeddings", False) and vocabularies["source"] != vocabularies["target"]:
             raise ValueError(
-                "shared_embeddings needs one joint vocabulary, but source and target differ: set data.joint: true"
+                "shared_embeddings requires a joint vocabulary, but source and target differ: set data.joint: true"
             )
         ratio = teacher_forcing_ratio
         self.forcing_points = [(0, ratio)] if isinstance(ratio, int | float) else ratio
         steps = [step for step, _ in self.forcing_points]
         if not steps or steps != sorted(set(steps)) or not all(0 <= value <= 1 for _, value in self.forcing_points):
             raise ValueError(f"teacher_forcing_ratio must be in [0, 1] or a list of [step, ratio], got {ratio}")
+        if r_drop < 0:
+            raise ValueError(f"r_drop must be at least 0, got {r_drop}")
         self.net = net
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.r_drop = label_smoothing, r_drop
         self.decoding = decoding or Decoding(beam_size=5)
         self.validation_decoding = validation_decoding or Decoding()
-        self.notes["task"] = "translation"  # name of the task on the Hugging Face Hub
+        self.notes["task"] = "translation"  # task name on the Hugging Face Hub
         self.vocabularies = vocabularies
         self.preparation = Preparation(**vocabularies["preparation"])
         self.source_vocabulary = Vocabulary.from_dict(vocabularies["source"])
@@ -120,40 +132,42 @@ class Translator(Task):
         self.source_language, self.target_language = vocabularies["languages"]
         self.rows: list[Row] = []  # results of the last evaluation, sorted by index
         self.by_length: list[tuple[str, float, int]] = []  # BLEU by length in the last `validate` or `test`
-        self._found: dict[str, Hypothesis] = {}  # translates each distinct source only once
-        self._baselines: dict[int, dict[str, float]] = {}  # hash of the texts → baseline scores
+        self._found: dict[str, Hypothesis] = {}  # translations by source, so that each source is translated once
+        self._baselines: dict[int, dict[str, float]] = {}  # baseline scores, keyed by a hash of the texts
 
     def configure_model(self) -> None:
-        """Shard the model, which must then run each of its parts exactly once per step.
+        """Shard the model. Each part of a sharded model must run exactly once per step.
 
         Raises:
-            UserError: `teacher_forcing_ratio` is below 1, because the decoder then runs once per token.
+            UserError: `teacher_forcing_ratio` is below 1, so the decoder would run once per token.
         """
         if self.device_mesh is not None and min(ratio for _, ratio in self.forcing_points) < 1:
             raise UserError("sharding does not support teacher_forcing_ratio below 1: set it to 1.0")
         super().configure_model()
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor, inputs_BT: Tensor) -> Tensor:
-        """Return the logits `(B, T, V)` of the next tokens; see `Seq2Seq.forward`."""
+        """Return the logits `(B, T, V)` of the next tokens (see `Seq2Seq.forward`)."""
         return self.net(source_BS, lengths_B, inputs_BT)
 
     def teacher_forcing(self, step: int) -> float:
-        """Return the probability that the decoder receives the true token at an optimizer step, counted from 0."""
+        """Return the probability that the decoder receives the true token. Optimizer steps are counted from 0."""
         steps, ratios = zip(*self.forcing_points, strict=True)
         return float(np.interp(step, steps, ratios))
 
     def configure_optimizers(self) -> Any:
-        """Return the optimizer and its learning rate schedulers. The factors of several schedulers are multiplied."""
+        """Return the optimizer and its schedulers. If there are several schedulers, their factors are multiplied."""
         optimizer = build_optimizer(self.optimizer_factory, self.parameter_groups())
         return [optimizer], build_schedulers(self.schedules, optimizer, self.length)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        inputs_BT, labels_BT = batch.target[:, :-1], batch.target[:, 1:]
+        source_BS, lengths_B, target_BT = batch.source, batch.source_lengths, batch.target
+        if self.r_drop:
+            source_BS, lengths_B, target_BT = source_BS.repeat(2, 1), lengths_B.repeat(2), target_BT.repeat(2, 1)
         ratio = self.teacher_forcing(self.trainer.global_step)
-        logits_BTV = self.net(batch.source, batch.source_lengths, inputs_BT, ratio)
-        return self._count(logits_BTV, labels_BT, self.label_smoothing)
+        logits_BTV = self.net(source_BS, lengths_B, target_BT[:, :-1], ratio)
+        return self._count(logits_BTV, target_BT[:, 1:], self.label_smoothing, self.r_drop)
 
-    def _count(self, logits_BTV: Tensor, labels_BT: Tensor, label_smoothing: float) -> Tensor:
+    def _count(self, logits_BTV: Tensor, labels_BT: Tensor, label_smoothing: float, r_drop: float = 0.0) -> Tensor:
         real_BT = labels_BT != PAD
         tokens = real_BT.sum()
         loss_sum = F.cross_entropy(
@@ -163,16 +177,21 @@ class Translator(Task):
             label_smoothing=label_smoothing,
             reduction="sum",
         )
-        known_BT = real_BT & (labels_BT != UNK)  # predicting "unknown" does not count as correct
+        known_BT = real_BT & (labels_BT != UNK)  # Predicting "unknown" does not count as correct.
         correct = (is_best(logits_BTV.detach(), labels_BT) & known_BT).sum()
-        return self.step(loss_sum / tokens, tokens, loss=loss_sum, token_accuracy=correct)
+        if not r_drop:
+            return self.step(loss_sum / tokens, tokens, loss=loss_sum, token_accuracy=correct)
+        # Both copies of each token contribute to the loss, but it counts once.
+        penalty = r_drop / 2 * (divergence(logits_BTV) * real_BT.chunk(2)[0]).sum()
+        mean = (loss_sum + penalty) / tokens
+        return self.step(mean, tokens // 2, loss=loss_sum / 2, token_accuracy=correct / 2)
 
     def evaluation_start(self) -> None:
         super().evaluation_start()
         self.rows, self._found = [], {}
 
     def evaluation_step(self, batch: Any, split: str) -> None:
-        """Update the sums with a batch and translate it."""
+        """Add a batch to the sums and translate its sources."""
         logits_BTV = self(batch.source, batch.source_lengths, batch.target[:, :-1])
         self._count(logits_BTV, batch.target[:, 1:], label_smoothing=0.0)
         new = {text.source: i for i, text in enumerate(batch.texts) if text.source not in self._found}
@@ -205,7 +224,7 @@ class Translator(Task):
         }
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:
-        """Return the prediction table with index, rank of the translation, source, hypothesis, score and references."""
+        """Return the prediction table, which lists the ranked hypotheses for each source with their scores."""
         rows = []
         found = self.decoding.search(self.net, batch.source, batch.source_lengths)
         for index, text, hypotheses in zip(batch.indices.tolist(), batch.texts, found, strict=True):
@@ -216,13 +235,13 @@ class Translator(Task):
         return {name: [row[column] for row in rows] for column, name in enumerate(names)}
 
     def exported(self, batch: Any) -> "Exported":
-        """Return the encoder, one step of the decoder and a search script for `export`."""
+        """Return the encoder, one decoder step and a translation script for `export`."""
         from lit_project.tasks.translation.export import exported
 
         return exported(self, batch)
 
     def served(self, text: str) -> dict[str, Any]:
-        """Return the translation, score, notes (unknown words, truncation) and attention map for `serve`."""
+        """Return a translation with score, notes (on unknown words and truncation) and attention map for `serve`."""
         from lit_project.tasks.translation.command import translated
         from lit_project.tasks.translation.figures import attention_map
 
@@ -241,7 +260,7 @@ class Translator(Task):
         return self.preparation.restore(self.target_vocabulary.decode(tokens))
 
     def encode(self, sentences: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return source tokens `(B, S)`, truncated to the maximum length, and their number per row `(B,)` on the CPU.
+        """Return source tokens `(B, S)`, truncated to the maximum length, and the length of each row `(B,)` on the CPU.
 
         Raises:
             DataError: a sentence is empty.
@@ -255,11 +274,11 @@ class Translator(Task):
 
     @torch.no_grad()
     def translate(self, sentences: Sequence[str], decoding: Decoding | None = None) -> list[list[Translation]]:
-        """Return the best translations of each sentence, best first.
+        """Return the best translations of each sentence, starting with the best.
 
         Args:
             sentences: raw text in the source language.
-            decoding: search options; default: the options of the task.
+            decoding: search options. Default: the options of the task.
 
         Raises:
             DataError: a sentence is empty.
@@ -278,8 +297,8 @@ class Translator(Task):
         """Return the attention weights for a translation.
 
         Returns:
-            Source pieces, target pieces (both with the end marker) and weights `(T, S)`; None for a model without
-            attention.
+            The source and target tokens as text (both with an end marker) and the weights `(T, S)`, or None if the
+            model has no attention.
         """
         self.net.eval()
         source_1S, length_1 = self.encode([sentence])
@@ -292,7 +311,7 @@ class Translator(Task):
         return source, [*self.target_vocabulary.pieces(list(tokens)), END], weights[0].float().cpu()
 
     def meaningless_weights(self, hyper_parameters: Mapping[str, Any]) -> list[str]:
-        """Return the names of all per-token weights whose vocabulary in the checkpoint differs from this task's."""
+        """Return the names of all per-token weights for which the checkpoint used a different vocabulary."""
         theirs = hyper_parameters.get("vocabularies") or self.vocabularies
         sides = [side for side in ("source", "target") if theirs[side] != self.vocabularies[side]]
         beginnings = tuple(f"net.{name}" for side in sides for name in self.net.vocabulary_weights[side])

@@ -1,5 +1,5 @@
-"""Finds samples that are probably mislabelled, using the networks of a repeat over folds.
+"""Finds samples that are probably mislabelled, using networks from a cross-validation (`repeat --folds`).
 
-samples.py  out-of-fold probabilities, features, labels      statistics.py  label errors and near-duplicates
-command.py  `doubts`: table, page and JSON
+The module `samples` computes out-of-fold probabilities and features. `statistics` finds label errors and
+near-duplicates. `command` writes the table, the page and the JSON document.
 """

@@ -1,4 +1,4 @@
-"""`doubts REPEAT`: lists likely label errors and near-duplicates, and writes a page and a table for corrections."""
+"""Lists likely label errors and near-duplicates, and writes a page and a table for corrections (`doubts REPEAT`)."""
 
 import argparse
 import csv
@@ -16,7 +16,7 @@ from lit_engine.project import program
 from lit_engine.tools.json_output import HELP, json_document
 from lit_engine.tools.runs.command import write
 
-# Reason in the table → section title, and number of consecutive rows that belong together.
+# Maps each reason in the table to its section title and to the number of rows that form one entry.
 REASONS = {
     "label": ("Likely label errors", 1),
     "different labels": ("Near-duplicates with different labels", 2),
@@ -29,9 +29,8 @@ def option_parser() -> argparse.ArgumentParser:
     what = "Finds likely label errors and near-duplicates after `repeat --folds`, and writes a table for corrections."
     parser = OptionParser("doubts", what)
     add = parser.add_argument
-    add("repeat", type=Path, metavar="REPEAT", help="folder of a repeat over folds")
-    add("--first", type=at_least(1), metavar="N", help="list the N most likely label errors (default: as many as "
-        "confident learning estimates)")  # fmt: skip
+    add("repeat", type=Path, metavar="REPEAT", help="folder written by `repeat --folds`")
+    add("--first", type=at_least(1), metavar="N", help="number of label errors to list (default: the estimated number)")
     add("--csv", type=Path, metavar="FILE", help="file for the table (default: REPEAT/doubts.csv)")
     add("--json", action="store_true", help=HELP)
     return parser
@@ -63,7 +62,7 @@ def doubts(args: Sequence[str]) -> int:
         writer.writeheader()
         writer.writerows(rows)
         write("table", "csv", file, text.getvalue())
-        print(f"fill in its column `correction`, then `{program()} fit CONFIG --data.corrections={file}`")
+        print(f"fill in the `correction` column, then run `{program()} fit CONFIG --data.corrections={file}`")
         page, now = file.with_suffix(".html"), f"{datetime.now():%Y-%m-%d %H:%M}"
         footer = f"{program()} doubts {shlex.join(args)} · {now}"
         write("page", "csv", page, render_page(samples, rows, lines, footer))
@@ -74,7 +73,7 @@ def doubts(args: Sequence[str]) -> int:
 def list_doubts(samples: Any, first: int | None) -> tuple[list[dict[str, Any]], int]:
     """Return the rows of the table, grouped by reason, and the estimated number of label errors.
 
-    The most doubtful rows of each group come first. Each pair of near-duplicates has two consecutive rows.
+    Within each group, the most doubtful rows come first. Each pair of near-duplicates occupies two consecutive rows.
     """
     from lit_engine.tools.doubts.statistics import label_errors, near_duplicates
 
@@ -98,7 +97,7 @@ def list_doubts(samples: Any, first: int | None) -> tuple[list[dict[str, Any]], 
 
 
 def _check_unedited(file: Path) -> None:
-    """Raise UserError if the file exists and is not a table without corrections."""
+    """Raise UserError if the file contains corrections or is not a table of doubtful samples."""
     if file.is_file():
         with file.open(newline="", encoding="utf-8-sig", errors="replace") as handle:
             if any(row.get("correction") != "" for row in csv.DictReader(handle)):

@@ -1,4 +1,4 @@
-"""Creates the page of `doubts`, with image galleries, or tables for other samples."""
+"""Builds the HTML page that `doubts` writes. Images are shown in galleries, and other samples in tables."""
 
 import io
 from collections import Counter
@@ -15,11 +15,11 @@ from lit_engine.tools.runs.verdict import images_of
 
 SHOWN = 60  # maximum number of samples or pairs in each section
 ABOUT = {
-    "label": "Ranked by the probability of the label, from networks that were not trained on the sample. Confident "
-    "learning estimates how many labels are wrong (Northcutt et al. 2021).",
-    "different labels": "At least one label of each pair is wrong, or the classes overlap. Closest pairs first.",
-    "different folds": "One sample of each pair is tested while the other is used for training, so test scores are too "
-    "high. Closest pairs first.",
+    "label": "Samples are ranked by the label's probability, according to networks that were not trained on them. "
+    "Confident learning estimates how many labels are wrong (Northcutt et al., 2021).",
+    "different labels": "In each pair, at least one label is wrong, or the classes overlap. Closest pairs first.",
+    "different folds": "One sample of each pair is tested while the other is used for training. "
+    "This makes test scores too high. Closest pairs first.",
 }
 
 
@@ -37,13 +37,13 @@ def render_page(found: Samples, rows: Sequence[dict[str, Any]], lines: Sequence[
         if reason == "label":
             pairs = Counter((row["label"], row["suggestion"]) for row in by_reason[reason]).most_common(10)
             parts.append(table(["label", "suggestion", "samples"], [(*pair, (str(n), n)) for pair, n in pairs]))
-            parts.append(paragraph("Line numbers refer to the table, in which you can correct the labels."))
+            parts.append(paragraph("The line numbers refer to the CSV table, where you can correct the labels."))
         parts.append(_gallery(images, own, size) if images else _table(own))
     return page("Which samples are doubtful?", parts, footer)
 
 
 def _images(found: Samples, rows: Sequence[dict[str, Any]]) -> dict[tuple[int, int], bytes]:
-    """Return the images as PNG files by fold and index, or nothing if the data are not on this machine."""
+    """Return PNG images keyed by fold and index. The result is empty if the data are not on this machine."""
     images: dict[tuple[int, int], bytes] = {}
     for fold, run in enumerate(found.runs):
         if wanted := sorted({row["index"] for row in rows if row["fold"] == fold}):
@@ -58,7 +58,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _gallery(images: dict[tuple[int, int], bytes], rows: Sequence[dict[str, Any]], size: int) -> str:
-    """Return a gallery in which the images of `size` consecutive rows are side by side."""
+    """Return a gallery that shows the images of `size` consecutive rows side by side."""
     figures = []
     for start in range(0, len(rows), size):
         group = rows[start : start + size]

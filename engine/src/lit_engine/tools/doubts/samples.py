@@ -1,4 +1,4 @@
-"""Reads the samples of a repeat over folds, with predictions from networks that were not trained on them."""
+"""Reads the samples of a cross-validation and predicts each sample with networks that were not trained on it."""
 
 import json
 from collections.abc import Iterator
@@ -27,10 +27,10 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class Samples:
-    """N samples of K classes. Each of the `rows` contains an id, fold, index in `predictions.csv` and description.
+    """N samples with K classes. Each row contains a sample's id, fold, index in `predictions.csv` and description.
 
-    `probabilities` `(N, K)` are means over the seeds. `features` `(N, D)` are the inputs of the last linear layer of
-    one network, or None if it has no such layer. `runs` are the directories of the first run of each fold.
+    `probabilities` `(N, K)` are averaged over the seeds. `features` `(N, D)` are the inputs of the last linear layer of
+    one network, or None if the network has no such layer. `runs` contains the directory of each fold's first run.
     """
 
     classes: list[str]
@@ -44,7 +44,7 @@ class Samples:
 
 
 def read_samples(folder: Path) -> Samples:
-    """Read the samples of a repeat over folds, and predict their classes.
+    """Read the samples of a cross-validation, and predict their classes.
 
     Raises:
         UserError: the runs are incomplete, files cannot be read, or the task does not predict single classes.
@@ -85,7 +85,7 @@ def _runs_by_fold(folder: Path) -> list[list[Path]]:
     file = folder / "summary.json"
     runs = list(json.loads(file.read_text(encoding="utf-8"))["runs"].values()) if file.is_file() else []
     if not runs or not all("data.fold" in run for run in runs):
-        raise RunError(f"{folder} is not a repeat over folds: `{program()} repeat CONFIG --folds 5` creates one")
+        raise RunError(f"{folder} contains no cross-validation: run `{program()} repeat CONFIG --folds 5` first")
     if left := [run for run in runs if run["state"] != "finished"]:
         again = f"run the same `{program()} repeat` again"
         if files := _unreadable([RunDir(folder / run["path"]) for run in runs]):
@@ -110,19 +110,19 @@ def _set_up(data: Any, stage: str) -> Any:
     data.prepare_data()
     data.setup(stage)
     if not hasattr(data, "class_names") or any(classes_of(split) is None for split in data.splits.values()):
-        raise UserError(f"doubts needs a single class for each sample, which {type(data).__name__} does not have")
+        raise UserError(f"doubts needs a single class for each sample, which {type(data).__name__} does not provide")
     return data
 
 
 def _batches(data: Any, split: Split, device: torch.device) -> Iterator[Any]:
-    """Yield the batches of a split in order and without augmentation, on the device."""
+    """Yield a split's batches on the device, in order and without augmentation."""
     for batch in data.batches(data.dataset(split), "test"):
         yield data.on_after_batch_transfer(data.transfer_batch_to_device(batch, device, 0), 0)
 
 
 @torch.inference_mode()
 def _probabilities(task: Any, data: Any, device: torch.device) -> Floats:
-    """Return the probabilities `(N, K)` for the test split. Raises UserError if `predict_step` does not."""
+    """Return the class probabilities `(N, K)` of the test split. Raises UserError if `predict_step` returns none."""
     task.all_probabilities = True
     found = []
     for number, batch in enumerate(_batches(data, "test", device)):
@@ -132,14 +132,14 @@ def _probabilities(task: Any, data: Any, device: torch.device) -> Floats:
         )
         if not {*data.class_names} <= by_class.keys():
             kind = type(task).__name__
-            raise UserError(f"doubts needs columns probability/CLASS, which {kind}.predict_step does not return")
+            raise UserError(f"doubts needs the columns probability/CLASS, which {kind}.predict_step does not return")
         found.append(np.array([by_class[name] for name in data.class_names]).T)
     return np.concatenate(found)
 
 
 @torch.inference_mode()
 def _features(task: Any, data: Any, device: torch.device) -> dict[str, Floats]:
-    """Map sample ids to the inputs `(D,)` of the last linear layer with one output per class."""
+    """Return the inputs `(D,)` of the last linear layer with one output per class, keyed by sample id."""
     _set_up(data, "fit")
     seen: list[Tensor] = []
     for module in task.modules():

@@ -1,4 +1,4 @@
-"""Likely label errors by confident learning, and near-duplicates by features."""
+"""Finds likely label errors by confident learning, and near-duplicates by comparing features."""
 
 from typing import Any
 
@@ -8,24 +8,24 @@ from numpy.typing import NDArray
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.integer[Any]]
 
-# Near-duplicates are closer than this fraction of the median distance to the nearest sample, as in cleanlab.
+# Near-duplicates are closer than this fraction of the median nearest-neighbour distance. cleanlab uses the same value.
 NEAR = 0.13
-BLOCK = 1024  # number of samples that are compared with all others at once
+BLOCK = 1024  # number of samples compared with all others at a time
 
 
 def label_errors(probabilities: Floats, labels: Integers) -> tuple[Integers, int]:
     """Rank samples by the probability of their label, and estimate the number of errors by confident learning.
 
-    A class is confident if its probability is at least the mean over the samples with this label. A sample counts as an
-    error if neither its most probable confident class nor its most probable class is the label (Northcutt et al. 2021).
-    cleanlab calls this combination `low_self_confidence`.
+    A sample is confidently assigned to a class if the class's probability is at least its mean over the samples with
+    this label. A sample counts as an error if neither its most probable confident class nor its most probable class is
+    the label (Northcutt et al., 2021). In cleanlab, this combination is called `low_self_confidence`.
 
     Args:
         probabilities: probabilities `(N, K)` from models that were not trained on the sample.
         labels: classes `(N,)`.
 
     Returns:
-        The indices of all samples `(N,)`, the most doubtful first, and the estimated number of errors.
+        The indices `(N,)` of all samples, starting with the most doubtful, and the estimated number of errors.
     """
     own = probabilities[np.arange(len(labels)), labels]
     counts = np.bincount(labels, minlength=probabilities.shape[1])
@@ -37,14 +37,14 @@ def label_errors(probabilities: Floats, labels: Integers) -> tuple[Integers, int
 
 
 def near_duplicates(features: Floats, labels: Integers, folds: Integers) -> list[tuple[int, int, float]]:
-    """Return pairs of near-duplicates with different labels or in different folds, and their distance, closest first.
+    """Return near-duplicate pairs with different labels or folds and their distances, sorted by distance.
 
     The distance is 1 − cosine similarity. For each sample, only the closest match counts.
 
     Args:
-        features: features `(N, D)`, all from the same network.
+        features: features `(N, D)` from a single network.
         labels: classes `(N,)`.
-        folds: fold of each sample `(N,)`.
+        folds: fold numbers `(N,)`.
     """
     unit = (features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)).astype(np.float32)
     nearest, distances, partners = np.empty(len(unit)), np.empty(len(unit)), np.empty(len(unit), int)

@@ -1,1 +1,1 @@
-"""`export`: writes a trained model to files that run without this project: `.pt2`, ONNX, safetensors."""
+"""Exports a trained model to files that run without this project (`.pt2`, ONNX or safetensors)."""

@@ -1,7 +1,7 @@
-"""Exports a trained model to files that run without this project, and compares each with `predict`.
+"""Exports a trained model to files that run without this project, and compares their outputs with `predict`.
 
-%(prog)s runs/quickstart/first                                   pt2, which needs only torch
-%(prog)s runs/quickstart/first --format onnx,safetensors         ONNX (needs no torch) and the weights only
+%(prog)s runs/quickstart/first                                   write a .pt2 file, which needs only torch
+%(prog)s runs/quickstart/first --format onnx,safetensors         write an ONNX file (needs no torch) and the weights
 """
 
 import argparse
@@ -32,7 +32,7 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument("--ckpt_path", default="best", metavar="best|last|average|PATH", help="default: best")
     parser.add_argument("--format", default="pt2", metavar="LIST", help=f"list of {','.join(NEEDS)} (default: pt2)")
     parser.add_argument("--json", action="store_true", help=HELP)
-    parser.add_argument("--output", type=Path, metavar="DIR", help="default: RUN/export; existing files are replaced")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="default: RUN/export. Existing files are replaced")
     return parser
 
 
@@ -40,8 +40,8 @@ def export(args: Sequence[str]) -> int:
     """Run the command and return its exit status.
 
     Raises:
-        UserError: an option is invalid, a package, weights or data are missing, the model cannot be exported, or the
-            outputs of a file differ from `predict`. No file has been written in this case.
+        UserError: an option is invalid, or packages, weights or data are missing. Also raised if the model cannot be
+            exported or the outputs of a file differ from `predict`. No file is written in any of these cases.
     """
     options = option_parser().parse_args(list(args))
     formats = list(dict.fromkeys(options.format.split(",")))
@@ -57,7 +57,7 @@ def export(args: Sequence[str]) -> int:
 
 
 def _export(options: argparse.Namespace, formats: list[str]) -> dict[str, Any]:
-    """Write the files and return the paths of the checkpoint and the files."""
+    """Write the files and return the paths of the run, the checkpoint and the files."""
     from lit_engine.checkpoints.choose import choose_checkpoint
     from lit_engine.tools.export.files import Exporter
 

@@ -1,4 +1,4 @@
-"""Exports a run to files, and checks that they reproduce the output of `predict` for its first batches."""
+"""Exports a run to files, and checks that they reproduce the output of `predict` on the first batches."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,8 @@ from lit_engine.tools.export.formats import run_in_two_batches, trace, write_onn
 from lit_engine.tools.export.parts import Exported, Run, example_of, export_forward
 
 WRITERS = {"pt2": write_pt2, "onnx": write_onnx}
-MOST = 1e-4  # maximum difference from `predict`; float32 rounding errors are smaller
-# Trainer settings with which `predict` returns the same results as the exported files.
+MOST = 1e-4  # maximum difference from `predict`, larger than float32 rounding errors
+# With these trainer settings, `predict` returns the same results as the exported files.
 TRAINER = {
     "accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "precision": "32-true", "logger": False,
     "enable_progress_bar": False, "enable_checkpointing": False, "limit_predict_batches": 2, "inference_mode": False,
@@ -26,11 +26,11 @@ TRAINER = {
 
 
 class Exporter:
-    """An exporter that predicts the first batches of a run's test split and writes files with the same outputs.
+    """An exporter that writes a run's model to files and compares their outputs with `predict` on the first batches.
 
     Args:
         run: the run, which is not modified.
-        checkpoint: the file with its weights.
+        checkpoint: file with the run's weights.
 
     Raises:
         UserError: the weights or the data are missing.
@@ -40,11 +40,11 @@ class Exporter:
         self.run, self.checkpoint = run, checkpoint
         self.task, data, trainer = load_for_prediction(run, checkpoint, **TRAINER)
         self.preparation = data.preparation() if hasattr(data, "preparation") else {}
-        # torch.export rejects compiled models, and warns about a different memory format.
+        # torch.export rejects compiled models, and warns about the channels-last memory format.
         vars(self.task).update(backend=None, channels_last=False)
-        # Without `exported`, files are compared with `forward`, so `predict_step` is not needed.
+        # Without an `exported` method, files are compared with `forward`, so `predict_step` is not needed.
         predict: Any = self.task.predict_step if hasattr(self.task, "exported") else lambda *_: {}
-        self.seen: list[tuple[Any, dict[str, list[Any]]]] = []  # batches with the outputs of `predict_step`
+        self.seen: list[tuple[Any, dict[str, list[Any]]]] = []  # (batch, output of `predict_step`)
 
         def predict_step(batch: Any, *args: Any) -> Any:
             self.seen.append((batch, predict(batch, *args)))

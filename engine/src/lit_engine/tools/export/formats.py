@@ -1,4 +1,4 @@
-"""Writes a model with its description to a file in each format, and loads the file again to run it."""
+"""Writes a model and its description to a file in each format, and loads the file again to run it."""
 
 import io
 import logging
@@ -17,11 +17,11 @@ from lit_engine._lightning import recurrences_as_loops
 from lit_engine.errors import UserError
 from lit_engine.tools.export.parts import Part, Run
 
-LENGTHS = {"batch": 2, "source": 3, "past": 4}  # example lengths of free axes; the traced graph accepts any length
+LENGTHS = {"batch": 2, "source": 3, "past": 4}  # lengths of free axes for tracing (the graph accepts any length)
 
 
 def _call_quietly(what: str, make: Callable[[], Any]) -> Any:
-    """Run a verbose torch call without its output. Recurrent layers are traced for any length.
+    """Call a verbose torch function and suppress what it prints. Recurrent layers are traced for any sequence length.
 
     Raises:
         UserError: the call failed. The message contains the reason.
@@ -29,10 +29,10 @@ def _call_quietly(what: str, make: Callable[[], Any]) -> Any:
     try:
         with ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings(action="ignore"))
-            stack.enter_context(redirect_stderr(io.StringIO()))  # torch prints a whole graph on failure
+            stack.enter_context(redirect_stderr(io.StringIO()))  # on failure, torch prints the whole graph
             stack.callback(logging.disable, logging.root.manager.disable)
             logging.disable(logging.WARNING)
-            for context in recurrences_as_loops():  # torch.onnx also needs them
+            for context in recurrences_as_loops():  # torch.onnx also needs recurrences as loops
                 stack.enter_context(context)
             return make()
     except Exception as error:  # a user's model can raise any exception
@@ -44,7 +44,7 @@ def _call_quietly(what: str, make: Callable[[], Any]) -> Any:
 
 
 def trace(name: str, part: Part) -> ExportedProgram:
-    """Trace a part to a graph that accepts any length of its free axes."""
+    """Trace a part into a graph whose free axes may have any length."""
     shapes = tuple(dict.fromkeys(range(len(free)), Dim.DYNAMIC) for free in part.free.values())
 
     def make() -> ExportedProgram:
@@ -57,7 +57,7 @@ def trace(name: str, part: Part) -> ExportedProgram:
     program = _call_quietly(name, make)
     used: set[Any] = set()
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # it contains local paths
+        node.meta.pop("stack_trace", None)  # stack traces contain local paths
         used |= free_symbols(node.meta.get("val"))
     # Loops create unused symbols, which torch would report whenever the file is loaded.
     for symbol in program.range_constraints.keys() - used:
@@ -66,13 +66,13 @@ def trace(name: str, part: Part) -> ExportedProgram:
 
 
 def write_pt2(program: ExportedProgram, part: Part, about: str, file: Path) -> Run:
-    """Write a `.pt2` file with the text of `about` as its `about.json`, and return a function that runs the file."""
+    """Write a `.pt2` file that contains `about` as `about.json`, and return a function that runs the file."""
     torch.export.save(program, file, extra_files={"about.json": about})
     return torch.export.load(file).module()
 
 
 def write_onnx(program: ExportedProgram, part: Part, about: str, file: Path) -> Run:
-    """Write an ONNX file with the text of `about` in its `metadata_props`, and return a function that runs the file."""
+    """Write an ONNX file that contains `about` in its `metadata_props`, and return a function that runs the file."""
     from onnxruntime import InferenceSession
 
     names, axes = list(part.inputs), tuple(dict(enumerate(free)) for free in part.free.values())
@@ -90,10 +90,10 @@ def write_onnx(program: ExportedProgram, part: Part, about: str, file: Path) -> 
 
 
 def write_safetensors(net: nn.Module, about: str, file: Path) -> None:
-    """Write the net's state dict with the text of `about`, and load the file back into the net."""
+    """Write the network's state dict and `about` to a file, and load the file back into the network."""
     from safetensors.torch import load_file, save
 
-    # Tied weights are written twice, because the format does not support sharing.
+    # Tied weights are written twice, because the format does not support shared tensors.
     weights = {name: value.clone().contiguous() for name, value in net.state_dict().items()}
     file.write_bytes(save(weights, {"about": about}))
     for value in net.state_dict().values():

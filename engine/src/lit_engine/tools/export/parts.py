@@ -1,4 +1,4 @@
-"""Defines what a task exports: which functions become files, and how their outputs are compared with `predict`."""
+"""Defines which functions a task exports, and how the outputs of the files are compared with `predict`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,18 +11,19 @@ from torch import Tensor, nn
 from lit_engine.errors import UserError
 from lit_engine.training.plain import inputs_of
 
-Run = Callable[..., Sequence[Tensor]]  # runs a file: input tensors → output tensors
+Run = Callable[..., Sequence[Tensor]]  # runs an exported file
 
 
 class Part(nn.Module):
     """A function that is exported to a file.
 
     Args:
-        owner: the module with its parameters.
-        function: accepts the inputs in order and returns one or several tensors. It must not loop over a free axis.
-        inputs: example tensors by name. Only their shape and type matter.
+        owner: module that contains the function's parameters.
+        function: callable that accepts the inputs in order and returns one or more tensors. The callable must not
+            loop over a free axis.
+        inputs: example tensors, keyed by name. Only the shapes and types matter.
         outputs: names of the outputs.
-        free: maps an input to the names of its leading axes that may have any length (default: `batch`).
+        free: maps an input to the names of its leading axes that may have any length (`batch` by default).
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Part(nn.Module):
         self.free = {name: (free or {}).get(name, "batch").split() for name in inputs}
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return the outputs as a tuple. Inputs of the wrong type are rejected here and in the exported file."""
+        """Return the outputs as a tuple. Both this method and the exported file reject inputs of the wrong type."""
         for name, value in zip(self.inputs, inputs, strict=True):
             torch._assert_tensor_metadata(value, dtype=self.inputs[name].dtype)
         found = self.function(*inputs)
@@ -55,14 +56,14 @@ class Part(nn.Module):
 
 @dataclass
 class Exported:
-    """The result of a task's `exported` method for a batch of `predict`.
+    """The result of a task's `exported` method for one prediction batch.
 
     Args:
-        parts: the parts, keyed by the stem of their file name.
-        difference: returns the largest difference between the outputs of the files and the rows of `predict`.
+        parts: the exported functions, keyed by file name without the extension.
+        difference: function that returns the largest difference between the files' outputs and the rows of `predict`.
         unit: unit of the difference.
-        about: information for users of the files, as plain data. Values that the task gets from the data are added.
-        with_onnx: content of additional files for use with the ONNX files, by file name.
+        about: plain data for users of the files. Hyperparameters that the task receives from the data are added.
+        with_onnx: contents of additional files to use with the ONNX files, keyed by file name.
     """
 
     parts: Mapping[str, Part]
@@ -73,12 +74,12 @@ class Exported:
 
 
 def example_of(task: LightningModule, batch: Any) -> dict[str, Tensor]:
-    """Return the inputs of `forward` from `example_input_array` if it is set, otherwise from a batch."""
+    """Return the inputs of `forward` from `example_input_array` if it is set, and from a batch otherwise."""
     return inputs_of(task, batch if task.example_input_array is None else task.example_input_array)
 
 
 def export_forward(task: LightningModule, batch: Any) -> Exported:
-    """Return the default export for a task without an `exported` method: the inputs and outputs of `forward`."""
+    """Export `forward` with its inputs and outputs. This is the default for tasks without an `exported` method."""
     inputs = example_of(task, batch)
     names = list(inputs)
     if len(names) == 1:
@@ -88,8 +89,8 @@ def export_forward(task: LightningModule, batch: Any) -> Exported:
     except (RuntimeError, TypeError) as error:
         shapes, reason = ", ".join(str(tuple(one.shape)) for one in inputs.values()), str(error).partition("\n")[0]
         raise UserError(
-            f"{type(task).__name__}.forward rejects the first tensors of a batch, {shapes}: {reason}. Set "
-            "example_input_array to valid inputs"
+            f"{type(task).__name__}.forward rejects the first tensors of a batch, {shapes}: {reason}. "
+            "Set example_input_array to valid inputs"
         ) from error
 
     def compute(*values: Tensor) -> tuple[Tensor, ...]:
@@ -105,10 +106,10 @@ def export_forward(task: LightningModule, batch: Any) -> Exported:
 
 
 def tensors_in(outputs: Any) -> dict[str, Tensor]:
-    """Return the tensors that `forward` returned, by name: `outputs`, `outputs_0`…, or the keys of a dict.
+    """Return the tensors that `forward` returned, keyed by `outputs`, `outputs_0`…, or the keys of a dict.
 
     Raises:
-        UserError: `forward` returned anything else.
+        UserError: the output is neither a tensor nor a tuple, list or dict of tensors.
     """
     if isinstance(outputs, Tensor):
         return {"outputs": outputs}

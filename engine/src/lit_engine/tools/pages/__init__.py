@@ -1,1 +1,1 @@
-"""HTML pages, including the page and model card of a run."""
+"""Builds HTML pages, including the page and model card of a run."""

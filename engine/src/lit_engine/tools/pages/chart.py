@@ -1,7 +1,7 @@
-"""Charts as inline SVG. They need neither JavaScript nor matplotlib, and look the same on light and dark pages.
+"""Draws charts as inline SVG. The charts need neither JavaScript nor matplotlib, and suit both light and dark pages.
 
-Series are numbered. Everything with the class `s3` belongs to series 3: its curve, table row and legend entry.
-`legend` also returns the CSS with which they highlight each other, and with which checkboxes hide curves.
+Series are numbered. The CSS class `s3` marks the curve, table row and legend entry of series 3. The CSS from `legend`
+highlights these elements together, and hides curves whose checkbox is not checked.
 """
 
 import math
@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from lit_engine.tools.pages.html import Html
 
-# A random search maximized the smallest distance (CIEDE2000) between two colours, also with simulated protanopia and
-# deuteranopia, among colours with a contrast of at least 3 : 1 to light and dark pages. That distance is 15.4.
+# A random search maximized the smallest CIEDE2000 distance between any two colours, with and without simulated
+# protanopia and deuteranopia. The distance is 15.4. The contrast to light and dark pages is at least 3 : 1.
 COLOURS = ("#2d4bff", "#ff5a0f", "#00785a", "#a53c87", "#6996d2", "#c32d0f", "#2da596", "#ff4b87")
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
-GREY = "#888"  # only for further series
+GREY = "#888"  # for all further series
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 420, 270, 58, 14, 28, 42
 
 STYLE = """<style>
@@ -47,19 +47,19 @@ def colour(order: int) -> str:
 
 
 def stroke(order: int) -> str:
-    """Return the SVG attributes of a line: its colour and dashes."""
+    """Return the SVG attributes for the colour and dashes of a line."""
     dash = DASHES[order % len(DASHES)] if order < len(COLOURS) else ""
     return f'stroke="{colour(order)}"' + (f' stroke-dasharray="{dash}"' if dash else "")
 
 
 def swatch(order: int) -> str:
-    """Return a short sample of the line of a series."""
+    """Return a short sample of a series' line style."""
     line = f'<path d="M0 5H26" stroke-width="3" {stroke(order)}/>'
     return Html(f'<svg class="swatch" viewBox="0 0 26 10" aria-hidden="true">{line}</svg>')
 
 
 def legend(names: Sequence[str]) -> str:
-    """Return checkboxes that hide curves, and the CSS that links them to the curves and the rows of a table."""
+    """Return checkboxes that hide curves, and the CSS that links the checkboxes to curves and table rows."""
     labels, rules = [], []
     for order, name in enumerate(names):
         box = f'<input type="checkbox" id="show{order}" checked>'
@@ -74,7 +74,7 @@ def legend(names: Sequence[str]) -> str:
 
 
 def choice(label: str, kind: str, names: Sequence[str], checked: Sequence[int], key: str) -> str:
-    """Return radio buttons or checkboxes. Elements of class `KEY-2` are shown while the third box is checked."""
+    """Return radio buttons or checkboxes. Elements with the class `KEY-2` are shown if the third box is checked."""
     boxes = [
         f'<label><input type="{kind}" name="{key}" id="{key}{n}"{" checked" * (n in checked)}> {escape(name)}</label>'
         for n, name in enumerate(names)
@@ -86,9 +86,9 @@ def choice(label: str, kind: str, names: Sequence[str], checked: Sequence[int], 
 
 def chart(title: str, x: str, series: Sequence[Series], logs: tuple[bool, bool] = (False, False),
           categories: Sequence[str] = (), classes: str = "") -> str:  # fmt: skip
-    """Return a chart in which later series are on top. `logs` are the logarithmic axes (x, y).
+    """Return a chart that draws later series on top. `logs` specifies which axes (x, y) are logarithmic.
 
-    With `categories`, each x is an index of this list.
+    If `categories` are given, each x is an index into this list.
     """
     xs = [point[0] for one in series for point in one.points]
     ys = [point[1] for one in series for point in one.points]
@@ -132,7 +132,7 @@ def chart(title: str, x: str, series: Sequence[Series], logs: tuple[bool, bool] 
 
 
 class Axis:
-    """Maps values to positions between `start` and `end`."""
+    """An axis that maps values to positions between `start` and `end`."""
 
     def __init__(
         self, values: Sequence[float], start: float, end: float, log: bool = False, categories: int = 0

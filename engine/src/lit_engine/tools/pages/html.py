@@ -1,4 +1,4 @@
-"""Self-contained HTML pages about runs. Images are embedded, and nothing is loaded from other servers.
+"""Builds self-contained HTML pages about runs. Images are embedded, and nothing is loaded from other servers.
 
 `page(title, [heading("Runs"), table(…), picture(…)])` returns the HTML. All text arguments are escaped.
 """
@@ -113,7 +113,7 @@ def link(text: str, file: Path, folder: Path) -> str:
 
 
 def heading(text: str, level: int = 2, within: str = "") -> str:
-    """Return a heading that links to itself. For lower levels than sections, `within` is the section title."""
+    """Return a heading that links to itself. For subsections, `within` is the title of the section."""
     anchor = re.sub(r"\W+", "-", f"{within} {text}".strip().lower())
     return f'<h{level} id="{anchor}"><a href="#{anchor}">{escape(text)}</a></h{level}>'
 
@@ -130,20 +130,20 @@ def facts(pairs: Mapping[str, str]) -> str:
 
 
 def code(text: str, summary: str = "") -> str:
-    """Return a code block. With a `summary`, the block is collapsed and the summary is its label."""
+    """Return a code block. If a `summary` is given, the block is collapsed and labelled with the summary."""
     block = f'<pre tabindex="0">{escape(text)}</pre>'
     return folded(summary, block) if summary else block
 
 
 def folded(summary: str, part: str) -> str:
-    """Return a part of a page that is hidden until its summary is clicked."""
+    """Return a page section that is hidden until its summary is clicked."""
     return f"<details><summary>{escape(summary)}</summary>{part}</details>"
 
 
 def figures(files: Iterable[Path], folder: Path | None = None) -> str:
-    """Return the PNG files of a run (see `save_figure`) with their captions, or else their names. Charts come first.
+    """Return the figures of a run (see `save_figure`), with charts first. The default caption is the file name.
 
-    A click on a figure opens its file if the `folder` of the page is given.
+    If the page's `folder` is given, clicking a figure opens its file.
     """
     shown = sorted(
         (_render_file(file, folder) for file in files), key=lambda kind_and_text: kind_and_text[0] != "sheet"
@@ -152,7 +152,7 @@ def figures(files: Iterable[Path], folder: Path | None = None) -> str:
 
 
 def _render_file(file: Path, folder: Path | None) -> tuple[str, str]:
-    """Return the CSS class of the image, and the HTML."""
+    """Return the CSS class and the HTML of an image."""
     from PIL import Image
 
     with Image.open(file) as image:
@@ -167,7 +167,7 @@ def _render_file(file: Path, folder: Path | None) -> tuple[str, str]:
 
 
 def samples(images: Iterable[tuple[bytes, str]]) -> str:
-    """Return small images, given as PNG files with captions of one or more lines, side by side."""
+    """Return small images side by side. Each image is the content of a PNG file with a caption of one or more lines."""
     shown = "".join(
         f'<figure><img alt="{escape(caption)}" src="{embed_png(image)}">'
         f"<figcaption>{escape(caption)}</figcaption></figure>"
@@ -177,13 +177,13 @@ def samples(images: Iterable[tuple[bytes, str]]) -> str:
 
 
 def paragraph(text: str, soft: bool = False) -> str:
-    """Return a paragraph. A soft one is shown in a muted colour."""
+    """Return a paragraph. A soft paragraph is shown in a muted colour."""
     kind = ' class="soft"' if soft else ""
     return f"<p{kind}>{escape(text)}</p>"
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[Cell]], row_classes: Sequence[str] = ()) -> str:
-    """Return a table that is sorted by clicking on a column name. Numeric columns are right-aligned."""
+    """Return a table that can be sorted by clicking a column name. Numeric columns are right-aligned."""
     rows = list(rows)
     numeric = [any(isinstance(row[column], tuple) for row in rows) for column in range(len(names))]
     classes = [' class="number"' if number else "" for number in numeric]

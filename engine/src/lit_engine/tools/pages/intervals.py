@@ -1,4 +1,4 @@
-"""Averages of per-class metrics, with 95 % confidence intervals that reflect the choice of evaluated samples."""
+"""Averages per-class metrics and adds 95 % confidence intervals, which reflect the choice of evaluated samples."""
 
 import math
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ def wilson(hits: int, count: int) -> Interval:
 def averages(confusion: Mapping[str, Mapping[str, int]]) -> dict[str, list[Interval]]:
     """Return the macro and weighted averages of precision, recall and F1 over the classes that have samples.
 
-    The intervals are percentiles of 1,000 bootstrap resamples of the samples (Efron 1979). The metrics depend only on
-    the confusion matrix, so each resample is a draw from a multinomial distribution over its cells. A precision without
-    predictions counts as 0.
+    The intervals are percentiles over 1,000 bootstrap resamples (Efron 1979). The metrics depend only on the confusion
+    matrix, so each resample is drawn from a multinomial distribution over the cells of the matrix. The precision of a
+    class that is never predicted counts as 0.
 
     Args:
         confusion: true class → predicted class → number of samples.
@@ -40,7 +40,7 @@ def averages(confusion: Mapping[str, Mapping[str, int]]) -> dict[str, list[Inter
 
 
 def _averages(true: np.ndarray, predicted: np.ndarray, counts: np.ndarray, classes: int) -> np.ndarray:
-    """Return macro and weighted averages `(2, 3)` of precision, recall and F1."""
+    """Return the macro and weighted averages `(2, 3)` of precision, recall and F1."""
     samples, guesses = (np.bincount(which, counts, classes) for which in (true, predicted))
     hits = np.bincount(true, counts * (true == predicted), classes)
     each = [hits / np.maximum(guesses, 1), hits / np.maximum(samples, 1), 2 * hits / np.maximum(samples + guesses, 1)]

@@ -1,6 +1,6 @@
-"""Writes the page of a run, `RUN/index.html`, and its model card, `RUN/README.md`.
+"""Writes the page (`RUN/index.html`) and the model card (`RUN/README.md`) of a run.
 
-`write(RUN)` creates both from the run directory only. Sections without data in the run are omitted.
+`write(RUN)` creates both files from the run directory. Sections without data are omitted.
 """
 
 import json
@@ -42,21 +42,21 @@ from lit_engine.tools.pages.intervals import RESAMPLES, averages, wilson
 from lit_engine.tools.runs.columns import duration, number
 from lit_engine.tools.runs.reading import FACTS, Run, numbers, parts_of
 
-MOST_PAIRS, MOST_PER_FOLDER = 12, 4  # maximum number of confused pairs, and of figures per subfolder of figures/
+MOST_PAIRS, MOST_PER_FOLDER = 12, 4  # maximum numbers of confused pairs and of figures per subfolder
 SIZES = ("samples", "tokens", "pixels", "dataset_size")
 MARK = "rewrites this file after each fit and test. Remove this line to keep your edits. -->"
 
 
 def write(path: Path) -> None:
-    """Write the page and the model card, and print the path of the page. On failure, only print a warning."""
+    """Write the page and the model card, and print the page's path. On failure, only print a warning."""
     try:
         run = Run.read(path)
         card = path / "README.md"
         if not card.exists() or MARK in card.read_text(encoding="utf-8"):
             write_text(card, render_card(run))
-        write_text(path / "index.html", render_page(run))  # links to the card
+        write_text(path / "index.html", render_page(run))  # the page links to the card
         print(f"page: {path / 'index.html'}", flush=True)
-    except Exception as error:  # a failed page must not fail the training run
+    except Exception as error:  # failing to write the page must not fail the training run
         if is_debugging():
             raise
         print(f"warning: no page was written for the run: {type(error).__name__}: {error}", file=sys.stderr)
@@ -69,7 +69,7 @@ def render_page(run: Run) -> str:
     for folder in sorted({file.parent for file in run.path.glob("figures/*/*.png")}):
         drawn += sorted(folder.glob("*.png"))[-MOST_PER_FOLDER:]
     results = [table(*_numbers(run, sections)), paragraph(_weights_of(run, sections), soft=True)]
-    parts: dict[str, list[str]] = {"Results": results}  # title of each section → its content
+    parts: dict[str, list[str]] = {"Results": results}  # section title → content
     for title, section, split in (("Test", "test", "test"), ("Validation", "validate", "val"), ("Training", "", "")):
         found = [file for file in drawn if file.name.startswith(split)]
         drawn = [file for file in drawn if file not in found]
@@ -96,7 +96,7 @@ def render_page(run: Run) -> str:
 
 
 def _hyperparameters(run: Run) -> list[list[Cell]]:
-    """Return the options that the config sets to something other than the default of Lightning or of a class."""
+    """Return the options whose configured values differ from the defaults of Lightning and the classes."""
     from lightning.pytorch import Trainer
 
     defaults = {f"trainer.{name}": one.default for name, one in signature(Trainer).parameters.items()}
@@ -114,7 +114,7 @@ def _hyperparameters(run: Run) -> list[list[Cell]]:
 
 
 def _without_defaults(value: Any) -> Any:
-    """Return a config without the default arguments of classes whose packages have been imported."""
+    """Remove the default arguments from a config, for classes whose packages have been imported."""
     if isinstance(value, list):
         return [_without_defaults(one) for one in value]
     if not isinstance(value, dict):
@@ -153,7 +153,7 @@ def _summary(run: Run) -> str:
     sizes = [f"{known[name]:,.0f} {name}" for name in ("parameters", "epochs", "steps") if name in known]
     epochs, seconds = known.get("epochs", 0), run.seconds
     entries = RunDir(run.path).entries()
-    if len(entries) == 1:  # without setup and test
+    if len(entries) == 1:  # excludes setup and test
         seconds = RunDir(run.path).metrics().get("fit", {}).get("seconds", seconds)
     pace = f"{seconds / epochs:.3g} s per epoch" if epochs and not math.isnan(seconds) else ""
     if devices := run.facts.get("devices"):
@@ -188,7 +188,7 @@ def _format(value: float | None, name: str = "") -> Cell:
 
 
 def _curves(run: Run, drawn: Collection[str]) -> Iterator[str]:
-    """Yield the curves that are not among the drawn figures, because the run did not finish or was killed."""
+    """Yield the curves that are missing from the figures because the run did not finish or was killed."""
     from lit_engine.callbacks.figures import MOST_CURVES, curves_of, figures_by_step, learning_curves  # imports torch
 
     columns = run.rows[0] if run.rows else ()
@@ -201,7 +201,7 @@ def _curves(run: Run, drawn: Collection[str]) -> Iterator[str]:
 
 
 def _classes(section: Mapping[str, Any], title: str) -> Iterator[str]:
-    """Yield tables of the metrics by class or length, their averages, and the most confused pairs of classes."""
+    """Yield tables of per-class or per-length metrics, their averages, and the most confused pairs of classes."""
     told: dict[str, Any] = dict(parts_of(section))
     confusion = section.get("confusion") or {}
     samples = {name: sum(row.values()) for name, row in confusion.items()}
@@ -231,7 +231,7 @@ def _classes(section: Mapping[str, Any], title: str) -> Iterator[str]:
 
 
 def _averages(confusion: Mapping[str, Mapping[str, int]], title: str) -> Iterator[str]:
-    """Yield the accuracy and the averages over classes with confidence intervals, and how they were computed."""
+    """Yield the accuracy and the class averages with confidence intervals, and a note on how they were computed."""
     count = sum(sum(row.values()) for row in confusion.values())
     accuracy = wilson(sum(row.get(name, 0) for name, row in confusion.items()), count)
     rows: list[list[Cell]] = [
@@ -240,15 +240,15 @@ def _averages(confusion: Mapping[str, Mapping[str, int]], title: str) -> Iterato
     ]
     yield heading("Averages", 3, title) + table(["average", "precision", "recall", "F1"], rows)
     yield paragraph(
-        f"Accuracy {accuracy[0]:.4f} ({accuracy[1]:.4f} – {accuracy[2]:.4f}). In parentheses: 95 % confidence "
-        f"intervals for {count:,} samples (accuracy: Wilson score; averages: {RESAMPLES:,} bootstrap resamples). They "
-        "do not include the variation between seeds.",
+        f"Accuracy {accuracy[0]:.4f} ({accuracy[1]:.4f} – {accuracy[2]:.4f}). "
+        f"The 95 % confidence intervals in parentheses are based on {count:,} samples (Wilson score for the accuracy, "
+        f"{RESAMPLES:,} bootstrap resamples for the averages). They do not include the variation between seeds.",
         soft=True,
     )
 
 
 def _samples(file: Path, title: str) -> Iterator[str]:
-    """Yield the tables in a JSON file. It maps titles to rows, and each row maps columns to text or numbers."""
+    """Yield the tables in a JSON file. The file maps titles to rows, and each row maps columns to text or numbers."""
     for kind, rows in json.loads(file.read_text(encoding="utf-8")).items() if file.is_file() else ():
         cells = [[v if isinstance(v, str) else (f"{v:g}", v) for v in row.values()] for row in rows]
         yield heading(kind, 3, title) + (table(list(rows[0]), cells) if rows else "")
@@ -274,16 +274,16 @@ def _commands(run: Run) -> str:
 
 
 def _weights_of(run: Run, sections: dict[str, Any]) -> str:
-    """Return a line that lists the weights used for each column of the results."""
+    """Return a line that states which weights were used for each column of the results."""
     best = f"val: the best epoch by {run.monitor}; " if run.monitor else ""
     used = [f"{name}: {Path(one['checkpoint']).name}" for name, one in sections.items() if one.get("checkpoint")]
     different = _training_differs(run.options)
-    trained = "train: the last epoch" + (f", with {different}, so not comparable with val" if different else "")
+    trained = "train: the last epoch" + (f", with {different} (not comparable with val)" if different else "")
     return "; ".join([f"{best}{trained}", *used])
 
 
 def _training_differs(options: Mapping[str, Any]) -> str:
-    """Return what makes the training loss differ from the validation loss, such as `dropout and augmentation`."""
+    """Return the reasons why the training and validation losses differ, such as `dropout and augmentation`."""
     found: dict[str, None] = {}
     for key, value in options.items():
         name = key.rpartition(".")[2]
@@ -300,7 +300,7 @@ def _training_differs(options: Mapping[str, Any]) -> str:
 
 
 def render_card(run: Run) -> str:
-    """Return the model card, with metadata in the format of the Hugging Face Hub."""
+    """Return the model card with metadata in the format of the Hugging Face Hub."""
     sections, data = RunDir(run.path).metrics(), _short(run, "data") or "unknown"
     kind = next((section["task"] for section in sections.values() if "task" in section), "other")
     results: list[dict[str, Any]] = []

@@ -1,1 +1,1 @@
-"""The command `reproduce`."""
+"""Implements the `reproduce` command."""

@@ -15,7 +15,7 @@ from lit_engine.errors import RunError, UserError
 from lit_engine.project import current, package_folder, program
 from lit_engine.run.directory import RunDir
 
-# A package in requirements.lock with its version and marker. The excluded packages are pinned by torch.
+# Matches a package with its version and marker in requirements.lock. torch pins the excluded packages.
 PIN = re.compile(r"^(?!nvidia-|cuda-|triton)([\w.-]+)==[^\\\n]*", re.MULTILINE)
 
 
@@ -34,15 +34,15 @@ def impossible(run: RunDir, why: str) -> RunError:
 
 @contextmanager
 def checkout(run: RunDir, git: Mapping[str, Any], folder: Path) -> Iterator[Code]:
-    """Create a worktree with the code of a run inside an empty folder, and remove it at the end.
+    """Create a Git worktree with the run's code in an empty folder, and remove the worktree at the end.
 
     Raises:
-        RunError: there is no repository with the commit, or code.patch is missing or does not apply.
+        RunError: no repository contains the commit, or code.patch is missing or does not apply.
     """
     package, tree, patch = current().folder.resolve(), folder / "code", run.path / "code.patch"
     changes = patch.read_text(errors="replace").splitlines() if git.get("dirty") and patch.exists() else []
     if git.get("dirty") and (not changes or changes[0].startswith("The changes are not ")):
-        raise impossible(run, "its code had uncommitted changes, which were not recorded")
+        raise impossible(run, "the code had uncommitted changes, which were not recorded")
     root = Path(_git(run, package, "rev-parse", "--show-toplevel"))
     _git(run, root, "worktree", "add", "--detach", str(tree), git["commit"])
     try:
@@ -51,7 +51,7 @@ def checkout(run: RunDir, git: Mapping[str, Any], folder: Path) -> Iterator[Code
         inside = tree / package.relative_to(root)  # does not exist if the package is installed as a wheel
         inside = inside if inside.is_dir() else tree / "src" / package.name
         if not inside.is_dir():
-            raise impossible(run, f"its commit has no package {package.name}")
+            raise impossible(run, f"the commit has no package {package.name}")
         project = next(path for path in inside.parents if (path / "pyproject.toml").exists() or path == tree)
         path, library = [inside.parent], package_folder("lit_engine").resolve().parent
         if library.is_relative_to(root) and (tree / library.relative_to(root)).is_dir():
@@ -72,8 +72,8 @@ def checkout(run: RunDir, git: Mapping[str, Any], folder: Path) -> Iterator[Code
 def create_environment(run: RunDir, recorded: Mapping[str, str | None], project: Path, folder: Path) -> Path:
     """Create a virtual environment with uv, and return its interpreter.
 
-    It contains the recorded versions, the versions in the project's requirements.lock for all other packages, and the
-    project.
+    The environment contains the project and the recorded versions. All other packages have the versions in the
+    project's requirements.lock.
 
     Raises:
         UserError: uv is not installed or fails, for example because there is no network.
@@ -103,7 +103,7 @@ def create_environment(run: RunDir, recorded: Mapping[str, str | None], project:
 
 
 def _git(run: RunDir, folder: Path, *args: str) -> str:
-    """Return the output of git without its last line break."""
+    """Return the output of a git command without trailing line breaks."""
     try:
         command = ["git", "-C", str(folder), "-c", "core.hooksPath=/dev/null", *args]
         done = subprocess.run(command, capture_output=True, text=True, check=True)

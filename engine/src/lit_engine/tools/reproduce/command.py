@@ -1,4 +1,4 @@
-"""`reproduce RUN`: trains a run again with the same code, versions, options and data, and compares the results."""
+"""Repeats a training run with the same code, versions, options and data, and compares the results (`reproduce RUN`)."""
 
 import argparse
 import json
@@ -27,8 +27,8 @@ POLL = 0.1  # seconds
 def option_parser() -> argparse.ArgumentParser:
     """Return the argument parser of `reproduce`."""
     what = (
-        "Trains a run again from its commit, with the recorded versions, options and data, and compares the results.\n"
-        "The exit status is 0 if they are bit-identical or equal within rounding, and 3 if they are different."
+        "Repeats a run from its commit with the recorded versions, options and data, and compares the results.\n"
+        "The exit status is 0 if the results are bit-identical or equal within rounding, and 3 if they differ."
     )
     parser = OptionParser("reproduce", what)
     parser.add_argument("run", metavar="RUN", help="a finished run, or `latest`")
@@ -79,29 +79,29 @@ def check(run: RunDir) -> dict[str, Any]:
     """
     entries, state = run.entries(), run.state()
     if not entries:
-        raise impossible(run, "it has no provenance.json, which records the commit")
+        raise impossible(run, "provenance.json, which records the commit, is missing")
     if state != "finished":
-        raise impossible(run, f"it is {state}, and only a finished run can be compared")
+        raise impossible(run, f"the run is {state}, but only finished runs can be compared")
     changed = [name for name in ("git", "versions", "processes", "cpu_threads") if any(
         entry.get(name) != entries[0].get(name) for entry in entries)]  # fmt: skip
     changed += [name for name in ("config.1.yaml", "code.1.patch") if (run.path / name).exists()]
     if changed:
-        raise impossible(run, f"it was resumed with different code, options or versions ({', '.join(changed)})")
+        raise impossible(run, f"the run was resumed with different code, options or versions ({', '.join(changed)})")
     entry = entries[0]
     if not (entry.get("git") or {}).get("commit"):
-        raise impossible(run, "it has no commit, because its code was not in a Git repository")
+        raise impossible(run, "no commit was recorded, because the code was not in a Git repository")
     if (weights := entry.get("init_from")) and not Path(weights).exists():
-        raise impossible(run, f"its initial weights, {weights}, do not exist")
+        raise impossible(run, f"the initial weights {weights} do not exist")
     if (fork := entry.get("fork")) and not Path(fork["run"], "config.yaml").exists():
-        raise impossible(run, f"it was forked from {fork['run']}, which does not exist")
+        raise impossible(run, f"the run was forked from {fork['run']}, which does not exist")
     return {**entries[-1], **{name: entry.get(name) for name in ("init_from", "init_prefixes", "fork")}}
 
 
 def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str) -> RunDir:
-    """Train a run again in the folder `reproductions` and return the new run.
+    """Repeat a training run in the folder `reproductions` and return the new run.
 
     Raises:
-        RunError: the data or the run that was forked have changed, or `fit` fails.
+        RunError: the data or the forked run has changed, or `fit` fails.
     """
     fork = entry["fork"]
     source, number = Path(fork["run"]) if fork else run.path, 1
@@ -129,7 +129,7 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
         for started in again.entries():
             _check_start(run, entry, started)
         if status := process.wait():
-            raise impossible(run, f"`fit` failed with exit status {status}; its message is above")
+            raise impossible(run, f"`fit` failed with exit status {status}; see its message above")
     except BaseException:
         process.terminate()
         process.wait()
@@ -141,11 +141,11 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
 
 
 def _check_start(run: RunDir, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Print the differences when training starts. Raises RunError if the forked run or the data have changed."""
+    """Print all differences when training starts. Raises RunError if the forked run or the data have changed."""
     if before["fork"] and before["fork"]["step"] != now["fork"]["step"]:
         raise impossible(run, f"{before['fork']['run']} has been trained further since the fork")
     known, found = before.get("data") or {}, now.get("data") or {}
     if different := [split for split in found if split in known and known[split] != found[split]]:
-        raise impossible(run, f"its data have changed ({', '.join(different)})")
+        raise impossible(run, f"the data have changed ({', '.join(different)})")
     for change in differences(before, now):
         print(f"note: {change}", flush=True)

@@ -12,7 +12,7 @@ from lit_engine.checkpoints.io import read
 from lit_engine.run.directory import RunDir
 from lit_engine.run.metric_names import is_detail
 
-ROUNDING = 1e-4  # largest relative difference between metrics that is considered rounding
+ROUNDING = 1e-4  # maximum relative difference between metrics that counts as rounding
 TESTED = "test", "checkpoint"
 
 
@@ -34,8 +34,8 @@ class Outcome:
     """The result of a comparison.
 
     Attributes:
-        metrics: the differences between metrics, in the order of training.
-        weights: for each checkpoint of both runs, the distance between the weights relative to their norm.
+        metrics: the differences between metrics, in the order in which they were logged.
+        weights: relative distances between the weights of the two runs, keyed by the name of the checkpoint.
     """
 
     metrics: list[Difference]
@@ -67,7 +67,7 @@ class Outcome:
 def compare_results(run: RunDir, again: RunDir) -> Outcome:
     """Compare metrics.csv, the final metrics, and the weights in the checkpoints that both runs have."""
     before, now = _values(run), _values(again)
-    if before.get(TESTED) != now.get(TESTED) or "changed" in run.metrics().get("test", {}):  # tested differently
+    if before.get(TESTED) != now.get(TESTED) or "changed" in run.metrics().get("test", {}):  # the tests differ
         before = {key: value for key, value in before.items() if key[0] != "test"}
     largest: dict[str, float] = {}
     for (_, metric), value in before.items():
@@ -80,7 +80,7 @@ def compare_results(run: RunDir, again: RunDir) -> Outcome:
 
 
 def _values(run: RunDir) -> dict[tuple[str, str], str]:
-    """Return the recorded metrics by place and name, excluding timings and per-class metrics."""
+    """Return the recorded metrics, keyed by place and name. Timings and per-class metrics are excluded."""
     found: dict[tuple[str, str], Any] = {}
     for row in run.history()[1]:
         place = f"step {row['step']}" + (f" (epoch {row['epoch']})" if row.get("epoch") else "")
@@ -93,7 +93,7 @@ def _values(run: RunDir) -> dict[tuple[str, str], str]:
 
 
 def _size(value: str) -> float:
-    """Return the absolute value of a finite number, and 0 for anything else."""
+    """Return the absolute value of a finite number, or 0 for anything else."""
     try:
         return abs(float(value)) if math.isfinite(float(value)) else 0.0
     except ValueError:
@@ -101,7 +101,7 @@ def _size(value: str) -> float:
 
 
 def _relative(before: str, now: str, largest: float) -> float:
-    """Return the relative difference between two unequal values. It is infinite unless both are finite numbers."""
+    """Return the relative difference between two unequal values, which is infinite unless both values are finite."""
     try:
         size = abs(float(now) - float(before)) / max(largest, _size(now))
     except (ValueError, ZeroDivisionError):  # text, or 0 and -0
@@ -110,7 +110,7 @@ def _relative(before: str, now: str, largest: float) -> float:
 
 
 def _distance(before: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor]) -> float:
-    """Return the distance between the weights relative to their norm. It is 0 only if all bits are equal."""
+    """Return the distance between two sets of weights relative to their norm (0 only if all bits are equal)."""
     if [(name, x.shape, x.dtype) for name, x in before.items()] != [(n, x.shape, x.dtype) for n, x in now.items()]:
         return math.inf
     bits = [[x.contiguous().reshape(-1).view(torch.uint8) for x in one.values()] for one in (before, now)]
@@ -122,7 +122,7 @@ def _distance(before: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return how two entries in provenance.json differ. The most likely reasons for different results come first."""
+    """Return the differences between two entries in provenance.json, starting with the most likely reasons."""
     facts: list[dict[str, Any]] = []
     for entry in (before, now):
         data = {f"data ({split})": value[:8] for split, value in (entry.get("data") or {}).items()}
@@ -134,9 +134,9 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def likely_reason(changes: Sequence[str], entry: Mapping[str, Any]) -> str:
-    """Return the most likely reason for a different result, given the differences."""
+    """Return the most likely reason for different results."""
     if changes:
         return changes[0]
     if entry.get("devices") != ["cpu"]:
-        return "the device adds numbers in a varying order; trainer.deterministic=true prevents this"
+        return "the device adds numbers in a nondeterministic order; trainer.deterministic=true prevents this"
     return "random numbers or inputs that are not recorded"

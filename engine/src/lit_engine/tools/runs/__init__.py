@@ -1,7 +1,6 @@
-"""Lists and compares runs by reading their run directories. Nothing here imports torch or Lightning.
+"""Lists and compares runs by reading their run directories. Importing the modules does not import torch or Lightning.
 
-reading.py  finds and reads runs      differences.py  differences between runs, groups, means and deviations
-columns.py  tables, also as CSV       report.py       HTML page with tables, curves and per-class changes
-command.py  `compare`                 listing.py      `runs`
-verdict.py  `compare --test`: samples.py reads statistics of the predictions, and significance.py tests them
+`reading` finds and reads runs, and `differences` finds differences between runs or groups. `columns` builds tables, and
+`report` builds the HTML page. `command` implements `compare`, and `listing` implements `runs`. `verdict` implements
+`compare --test` with statistics of the predictions from `samples` and tests from `significance`.
 """

@@ -26,7 +26,7 @@ class Column(NamedTuple):
     sds: Sequence[float] = ()  # standard deviations, if the rows are groups
 
     def is_constant(self) -> bool:
-        """Return whether there are several rows and all have the same value, so that the column is redundant."""
+        """Return whether several rows all have the same value, which makes the column redundant."""
         texts = [cell if isinstance(cell, str) else cell[0] for cell in self.cells]
         return len(texts) > 1 and len(set(texts)) == 1
 
@@ -38,7 +38,7 @@ class Column(NamedTuple):
 
 
 def columns_of(found: Comparison, rows: Sequence[Row], keys: Sequence[str]) -> list[Column]:
-    """Return the columns of the table: label, state, `options`, other differing facts, metrics and duration."""
+    """Return the columns of the table (label, state, options, other differences, metrics and duration)."""
     grouped = any(row.grouped for row in rows)
     count = [(str(len(row.counted)), len(row.counted)) for row in rows]
     first = Column("n", count) if grouped else Column("run", names_of(rows))
@@ -60,7 +60,7 @@ def columns_of(found: Comparison, rows: Sequence[Row], keys: Sequence[str]) -> l
 
 
 def table_of(found: Comparison) -> list[Column]:
-    """Return a table with one row per run or group. For a single group, return one row per metric instead."""
+    """Return a table with one row per run or group. A single group has one row per metric instead."""
     if not found.over or len(found.rows) > 1:
         return columns_of(found, found.rows, found.keys)
     (group,) = found.rows
@@ -71,7 +71,7 @@ def table_of(found: Comparison) -> list[Column]:
 
 
 def in_terminal(columns: Sequence[Column]) -> list[str]:
-    """Return lines with the columns that fit the terminal, and list the others. Outside a terminal, show all."""
+    """Return text lines with the columns that fit the terminal, and list the others. Redirected output has all."""
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
     shown: list[Column] = []
     for column in sorted(columns, key=lambda column: (column.is_constant(), column.rank)):
@@ -105,7 +105,7 @@ def names_of(rows: Sequence[Row]) -> list[str]:
 
 
 def labels(found: Comparison, rows: Sequence[Row]) -> list[str]:
-    """Return the legend labels of rows: the paths of runs, or the options in which groups differ."""
+    """Return the legend labels of rows. Runs are labelled by their paths, and groups by the options that differ."""
     if not found.over:
         return names_of(rows)
     named = zip(short_names(found.keys), [_options(rows, key) for key in found.keys], strict=True)
@@ -129,7 +129,7 @@ def short_names(keys: Iterable[str]) -> list[str]:
 
 
 def number(value: float, sd: float = math.nan) -> str:
-    """Format a number with four decimals, or fewer if it is large, and a standard deviation with as many decimals."""
+    """Format a number with four decimals (fewer for large numbers), and a standard deviation in the same format."""
     if isinstance(value, int) or (math.isnan(sd) and value >= 100 and value.is_integer()):  # a count
         return str(int(value))
     size = max(abs(value), 0 if math.isnan(sd) else sd)
@@ -140,7 +140,7 @@ def number(value: float, sd: float = math.nan) -> str:
 
 
 def duration(seconds: float) -> Cell:
-    """Return a duration as text such as `3 h 05 min`, and in seconds. For nan, the text is empty."""
+    """Return a duration as text, such as `3 h 05 min`, and in seconds. For nan, the text is empty."""
     if math.isnan(seconds):
         return "", None
     minutes = round(seconds / 60)
@@ -166,7 +166,7 @@ def _states(row: Row) -> str:
 
 
 def _options(rows: Sequence[Row], key: str) -> list[Cell]:
-    """Return the values of an option, shortened unless different values would then look the same."""
+    """Return the values of an option. Values are shortened unless this would make different values look the same."""
     values = [row.runs[0].options.get(key, "") for row in rows]
     form = _short if len({_short(value) for value in values}) == len({repr(value) for value in values}) else str
     return [form(value) for value in values]

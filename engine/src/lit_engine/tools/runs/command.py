@@ -1,4 +1,4 @@
-"""`compare RUN…`: shows the differing options and the metrics of runs in the terminal, on a page and as CSV."""
+"""Shows the differing options and the metrics of runs in the terminal, on a page and as CSV (`compare RUN…`)."""
 
 import argparse
 import os
@@ -27,13 +27,13 @@ def option_parser() -> argparse.ArgumentParser:
     parser = OptionParser("compare", what)
     add = parser.add_argument
     add("runs", nargs="+", metavar="RUN", help="run directories, glob patterns, or folders of runs, such as a sweep")
-    add("--over", nargs="+", default=[], metavar="KEY", help="average runs that differ only in these options, such as "
-        "seed_everything, and show the standard deviation")  # fmt: skip
-    add("--metric", nargs="+", default=[], metavar="NAME", help="metrics to show, such as accuracy (default: the "
-        "monitored metrics, and others that differ)")  # fmt: skip
-    add("--test", nargs="+", default=[], metavar="METRIC", help="test whether each further RUN is better than the "
-        "first: exit status 0 if better, 3 if not distinguishable, 4 if worse")  # fmt: skip
-    add("--csv", type=Path, metavar="FILE", help="also write the table to this file, with all digits")
+    add("--over", nargs="+", default=[], metavar="KEY", help="average runs that differ only in these options "
+        "(such as seed_everything), and show the standard deviation")  # fmt: skip
+    add("--metric", nargs="+", default=[], metavar="NAME",
+        help="metrics to show, such as accuracy (default: monitored metrics, and metrics that differ)")  # fmt: skip
+    add("--test", nargs="+", default=[], metavar="METRIC", help="test whether each other RUN is better than the first "
+        "(exit status 0 if better, 3 if not distinguishable, 4 if worse)")  # fmt: skip
+    add("--csv", type=Path, metavar="FILE", help="also write the table to this file at full precision")
     add("--json", action="store_true", help=HELP)
     add("--html", type=Path, metavar="FILE", help="file for the page (default: compare.html in the folder of the runs)")
     return parser
@@ -55,7 +55,7 @@ def compare(args: Sequence[str]) -> int:
         print("\n".join([*in_terminal(table_of(found)), "", *found.notes()]))
         for kind, lines in changes(found).items():
             print(f"{kind} from {' to '.join(labels(found, found.given))}: {summary(lines)}")
-        complete_pages(runs)  # before the page that links to them
+        complete_pages(runs)  # the comparison links to these pages
         folder = _folder([run.path for run in runs])
         if options.csv is not None:
             write("table", "csv", options.csv, as_csv(columns_of(found, found.rows, found.keys)))
@@ -66,7 +66,7 @@ def compare(args: Sequence[str]) -> int:
 
 
 def _test(options: argparse.Namespace, footer: str, document: dict[str, Any]) -> int:
-    """Test the runs, write the page, and return the status of the worst verdict."""
+    """Test the runs, write the page, and return the exit status of the worst verdict."""
     for name in ("over", "metric", "csv"):
         if getattr(options, name):
             raise UserError(f"--{name} cannot be used with --test")
@@ -85,7 +85,7 @@ def _folder(paths: Sequence[Path]) -> Path:
 
 
 def _document(found: Comparison, file: Path) -> dict[str, Any]:
-    """Return a comparison as JSON data: its runs, the options in which they differ, and a mean for each group."""
+    """Return a comparison as JSON data, with its runs, the differing options, and the means of each group."""
     rows = []
     for row in found.rows:
         values = {name: dict(zip(("mean", "sd", "n"), row.metric(name), strict=True)) for name in found.metrics}
@@ -96,7 +96,7 @@ def _document(found: Comparison, file: Path) -> dict[str, Any]:
 
 
 def write(what: str, option: str, file: Path, text: str) -> None:
-    """Write a file and print its path. Raises UserError if it cannot be written, and suggests `--option`."""
+    """Write a file and print its path. If the file cannot be written, raise UserError and suggest `--option`."""
     try:
         write_text(file, text)
     except OSError as error:

@@ -13,7 +13,7 @@ from lit_engine.tools.runs.reading import Run
 
 CLASS = re.compile(r"[A-Za-z_][\w.]*\.[A-Z]\w*")
 COUNT = re.compile(r"(val|test)/(samples|tokens|pixels|pairs)(_per_second)?")
-# Test metrics that are means over samples, tokens or pixels. Over all folds, they are weighted by these counts.
+# Test metrics that are means over samples, tokens or pixels. The mean over all folds is weighted by these counts.
 POOLED = re.compile(r"test/(loss|mse|mae|(token_|top\d+_)?accuracy)")
 
 
@@ -26,11 +26,11 @@ class Row:
 
     @property
     def counted(self) -> list[Run]:
-        """The runs included in the statistics. In a group, these are the finished runs."""
+        """The runs included in the statistics. In a group, only finished runs count."""
         return [run for run in self.runs if run.state == "finished"] if self.grouped else self.runs
 
     def metric(self, name: str) -> tuple[float, float, int]:
-        """Return the mean, standard deviation (n − 1) and n of a metric; nan if there are too few values."""
+        """Return the mean, standard deviation (n − 1) and n of a metric, with nan if there are too few values."""
         return mean_sd([run.metrics[name] for run in self.counted if name in run.metrics])
 
     def pooled(self, name: str) -> tuple[float, str, float] | None:
@@ -47,7 +47,7 @@ class Row:
         return total / sum(weights), unit, sum(weights)
 
     def part(self, kind: str, name: str) -> float:
-        """Return the mean test metric of one class or length; nan if it is unknown."""
+        """Return the mean test metric of one class or length, or nan if it is unknown."""
         return mean_sd([run.parts[kind][name] for run in self.counted if name in run.parts.get(kind, {})])[0]
 
     def facts(self, name: str) -> list[str]:
@@ -55,20 +55,20 @@ class Row:
 
 
 def mean_sd(values: Sequence[float]) -> tuple[float, float, int]:
-    """Return the mean, standard deviation (n − 1) and n; nan if there are too few values."""
+    """Return the mean, standard deviation (n − 1) and n, with nan if there are too few values."""
     n = len(values)
     mean = values[0] if n == 1 else sum(values) / n if n else math.nan
     return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1)) if n > 1 else math.nan, n
 
 
 class Comparison:
-    """Comparison of several runs.
+    """A comparison of several runs.
 
     Args:
         runs: the runs to compare.
-        over: options in which the runs of a group may differ. Without them, each run is a row of its own.
-        chosen: metrics to show, such as `accuracy` for the validation and test accuracy. By default, the monitored
-            metric on both splits, and metrics that differ or are missing in some runs. Groups show all except counts.
+        over: options in which the runs of a group may differ. Without options, each run has its own row.
+        chosen: metrics to show, such as `accuracy` for the validation and test accuracy. By default, runs show the
+            monitored metric and all metrics that differ or are missing. Groups show all metrics except counts.
 
     Attributes:
         rows: the rows, best first if all runs monitor the same metric.
@@ -134,10 +134,10 @@ class Comparison:
             notes.append(f"left out of the mean: {', '.join(f'{run.path} ({run.state})' for run in out)}")
         for row in self.rows if self.over else []:
             same = Counter(str({key: run.options.get(key) for key in self.over}) for run in row.counted)
-            notes += [f"{n} runs of one group have the same {values}" for values, n in same.items() if n > 1]
+            notes += [f"{n} runs in one group have the same {values}" for values, n in same.items() if n > 1]
         mixed = [name for name in self.facts if any(len(row.facts(name)) > 1 for row in self.rows)]
         if mixed:
-            notes.append(f"runs of one group differ in: {', '.join(mixed)}")
+            notes.append(f"runs in one group differ in: {', '.join(mixed)}")
         splits = {
             split: {run.data[split] for run in self.runs if split in run.data} for split in ("train", "val", "test")
         }
@@ -156,8 +156,8 @@ def _known(what: str, names: Sequence[str], known: Iterable[str]) -> None:
 def differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
     """Return the keys whose values differ.
 
-    Options that exist in only some of the runs count only if they are classes in a list, such as callbacks. Other
-    options belong to a class that differs and is reported itself, or did not exist in an earlier version.
+    An option that exists in only some runs counts if it is a class in a list, such as a callback. Other options
+    in only some runs belong to a class that is itself reported, or did not exist in an earlier version.
     """
     found: list[str] = []
     for key in dict.fromkeys(key for one in options for key in one):

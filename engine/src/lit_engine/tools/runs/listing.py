@@ -1,4 +1,4 @@
-"""`runs [DIR…]`: lists all runs, including the runs of repeats and sweeps."""
+"""Lists all runs, including the runs of repeats and sweeps (`runs [DIR…]`)."""
 
 import argparse
 import math
@@ -29,10 +29,10 @@ def option_parser() -> argparse.ArgumentParser:
     parser = OptionParser("runs", "Lists runs, newest first.")
     add = parser.add_argument
     add("runs", nargs="*", metavar="DIR", help=f"folders of runs (default: {', '.join(FOLDERS)}, if they exist)")
-    add("--metric", nargs="+", default=[], metavar="NAME", help="metrics to show, such as accuracy (default: the "
-        "monitored metric and the main metric of the task)")  # fmt: skip
-    add("--sort", default="started", metavar="KEY", help="started, time, name or state, or a metric, best first "
-        "(default: started, newest first)")  # fmt: skip
+    add("--metric", nargs="+", default=[], metavar="NAME",
+        help="metrics to show, such as accuracy (default: the monitored metric and the main metric)")  # fmt: skip
+    add("--sort", default="started", metavar="KEY",
+        help="started (newest first), time, name, state, or a metric (best first); default: started")  # fmt: skip
     add("--json", action="store_true", help=HELP)
     return parser
 
@@ -79,7 +79,7 @@ def _columns(found: Sequence[Run], chosen: Sequence[str]) -> list[Column]:
 
 
 def _quality(run: Run, name: str) -> float:
-    """Return a sort key with which the best run by a metric comes first, and runs without the metric come last.
+    """Return a sort key that places the best run by a metric first, and runs without the metric last.
 
     If the name contains a stage, such as `val/loss`, only that stage counts.
     """
@@ -94,6 +94,6 @@ def _value(run: Run, name: str, stage: str) -> Cell:
 
 
 def _named(run: Run, name: str | None, stage: str) -> str:
-    """Return the name and value of a metric in a stage; empty if the run has no such metric."""
+    """Return the name and value of a metric in a stage, or an empty string if the run has no such metric."""
     found = name and counterpart(name, stage, run.metrics)
     return f"{found} {number(run.metrics[found])}" if found else ""

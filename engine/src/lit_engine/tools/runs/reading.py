@@ -31,7 +31,7 @@ class Run:
     path: Path
     state: str  # see `RunDir.state`
     started: datetime
-    seconds: float  # total duration of all finished fits and the current one; nan if unknown
+    seconds: float  # total duration of all finished fits and the current fit (nan if unknown)
     options: dict[str, Any]  # config options from `options_of`, plus the options for the initial weights
     facts: dict[str, str]  # commit, versions, processes, devices, options changed for the test
     monitor: str | None  # metric that selects the best checkpoint
@@ -40,7 +40,7 @@ class Run:
     metrics: Numbers  # test metrics, validation metrics of the best epoch, training metrics of the last epoch
     parts: dict[str, Numbers]  # test metrics by class or length, such as `class_accuracy`
     rows: list[dict[str, str]]  # rows of metrics.csv
-    data: dict[str, str]  # fingerprint of each split, unless the run trains on a fold
+    data: dict[str, str]  # fingerprint of each split (empty if the run trains on a fold)
 
     @classmethod
     def read(cls, path: Path) -> "Run":
@@ -49,7 +49,7 @@ class Run:
         try:
             state, sections, entries, rows = run.state(), run.metrics(), run.entries(), run.history()[1]
             options = dict(options_of(run.config() if run.config_file.is_file() else {}))
-            if options.get("data.folds") is None:  # then `fold` has no effect
+            if options.get("data.folds") is None:  # `fold` has no effect without `folds`
                 options.pop("data.fold", None)
             options |= {name: entries[0].get(name) if entries else None for name in ("init_from", "init_prefixes")}
             fork = entries[0].get("fork") if entries else None
@@ -86,12 +86,12 @@ class Run:
             raise RunError(f"{path} is broken: its files have unexpected content ({error!r})") from error
 
     def curve(self, metric: str, by: str) -> dict[float, float]:
-        """Return the values of a metric by `epoch` or `step`."""
+        """Return the values of a metric, keyed by `epoch` or `step`."""
         return {float(row[by]): float(row[metric]) for row in self.rows if row.get(metric) and row.get(by)}
 
 
 def lower_is_better(run: Run, name: str) -> bool:
-    """Return whether lower values of a metric are better. If the run does not monitor it, its name decides."""
+    """Return whether lower values of a metric are better. For metrics that are not monitored, the name decides."""
     is_monitored = run.monitor is not None and base_of(run.monitor) == base_of(name)
     return not run.maximize if is_monitored else bool(LOWER_IS_BETTER.search(name))
 
@@ -103,9 +103,9 @@ def monitor_of(options: Mapping[str, Any]) -> tuple[str | None, bool]:
 
 
 def read_runs(names: Sequence[str]) -> list[Run]:
-    """Read runs given as run directories, glob patterns or folders that contain runs, without duplicates.
+    """Read the runs from run directories, glob patterns or folders of runs. Duplicates are removed.
 
-    A broken run is skipped with a warning. If it is the only run, it is an error.
+    Broken runs are skipped with a warning if there are other runs.
 
     Raises:
         RunError: a path does not exist or contains no runs, or all runs are broken.
@@ -137,7 +137,7 @@ def read_runs(names: Sequence[str]) -> list[Run]:
 
 
 def complete_pages(runs: Sequence[Run]) -> None:
-    """Write the missing or outdated pages of killed runs, which could not write them themselves."""
+    """Write the missing or outdated pages of killed runs, which could not write their own pages."""
     for run in runs:
         hook = current().after_command
         if hook and run.state == "killed" and RunDir(run.path).is_page_outdated() and os.access(run.path, os.W_OK):
@@ -145,7 +145,7 @@ def complete_pages(runs: Sequence[Run]) -> None:
 
 
 def _runs_in(folder: Path) -> Iterator[Path]:
-    """Yield the folders with a config.yaml. Folders inside a run, such as W&B's, are not searched."""
+    """Yield all folders that contain a config.yaml. Folders inside a run, such as W&B's, are not searched."""
     for place, folders, files in os.walk(folder):
         folders.sort()
         if "config.yaml" in files:
@@ -154,7 +154,7 @@ def _runs_in(folder: Path) -> Iterator[Path]:
 
 
 def _best(rows: list[dict[str, str]], monitor: Any, maximize: bool, known: float | None) -> Numbers:
-    """Return the metrics of the best validation in metrics.csv, or of the last one if no metric is monitored."""
+    """Return the metrics of the best validation in metrics.csv (the last validation if no metric is monitored)."""
     watched = {number: float(row[monitor]) for number, row in enumerate(rows) if row.get(monitor)}
     finite = {number: value for number, value in watched.items() if math.isfinite(value)}
     names = [name for name in (rows[0] if rows else ()) if name and stage_of(name) == "val"]
@@ -167,14 +167,14 @@ def _best(rows: list[dict[str, str]], monitor: Any, maximize: bool, known: float
 
 
 def numbers(section: Mapping[str, Any], stage: str = "") -> Numbers:
-    """Return the metrics in a section of metrics.json, for one stage if given. Per-class metrics are excluded."""
+    """Return the metrics in a section of metrics.json, optionally for one stage. Per-class metrics are excluded."""
     named = {name: value for name, value in section.items() if not is_detail(name)}
     of_stage = {name: value for name, value in named.items() if not stage or stage_of(name) == stage}
     return {name: value for name, value in of_stage.items() if isinstance(value, int | float)}
 
 
 def parts_of(section: Mapping[str, Any]) -> dict[str, Numbers]:
-    """Return metrics by class (`test/class_accuracy/cat`) or by length (`"bleu_by_length": {"1–5": 40.2}`).
+    """Return the metrics by class (`test/class_accuracy/cat`) or by length (the dictionary `bleu_by_length`).
 
     Calibration by confidence is excluded, because a figure shows it.
     """

@@ -1,4 +1,4 @@
-"""Creates the page of a comparison: tables, curves, and the classes or lengths with the largest gains and losses."""
+"""Creates the page of a comparison, with tables, curves, and the largest gains and losses by class or length."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lit_engine.tools.pages.html import Cell, Html, heading, link, page, paragra
 from lit_engine.tools.runs.columns import Column, columns_of, labels, number, short_names, table_of
 from lit_engine.tools.runs.differences import Comparison, Row, mean_sd
 
-CHANGES = 6  # maximum number of classes shown as gains, and as losses
-PANELS = 4  # number of curves shown at first, and of metrics plotted for each option
-POINTS = 100  # per curve
+CHANGES = 6  # maximum numbers of gains and of losses
+PANELS = 4  # number of curves shown initially, and of metrics plotted for each option
+POINTS = 100  # maximum number of points per curve
 X = ("epoch", "step", "minutes")
 ROUNDING = 1e-5  # smaller changes are float32 rounding errors
 
@@ -41,7 +41,7 @@ def page_of(found: Comparison, title: str, footer: str, folder: Path) -> str:
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Row], folder: Path, marked: bool = False) -> str:
-    """Return a table in which each run links to its page. With `marked`, rows show the colours of the curves."""
+    """Return a table in which each run links to its page. If `marked`, rows show the colours of their curves."""
     cells = [list(line) for line in zip(*(column.cells for column in columns), strict=True)]
     marked = marked and len(cells) == len(rows)
     for order, (line, row) in enumerate(zip(cells, rows, strict=False)):
@@ -58,8 +58,8 @@ def _table(columns: Sequence[Column], rows: Sequence[Row], folder: Path, marked:
 def curves(found: Comparison) -> list[str]:
     """Return the curves of all metrics by epoch, step and time, and controls to select them.
 
-    A group is drawn as the mean of its finished runs, where all have a value, with a band of one standard deviation.
-    Nothing is returned if the tasks differ.
+    A group is drawn as the mean of its finished runs with a band of one standard deviation, at points where all runs
+    have a value. The list is empty if the tasks differ.
     """
     wanted = [name for name in found.chosen if stage_of(name) != "test"] or found.monitors
     wanted = wanted or [name for name in found.metrics if stage_of(name) == "val" and base_of(name) == "loss"]
@@ -101,7 +101,7 @@ def _line(row: Row, metric: str, by: str, order: int, name: str) -> Series:
     if not x:
         return Series(order, name, [])
     means, sds, _ = zip(*(mean_sd([line[at] for line in lines]) for at in x), strict=True)
-    if by == "minutes":  # from the mean duration of a step, because metrics.csv contains no times
+    if by == "minutes":  # computed from the mean step duration, because metrics.csv contains no times
         last = [max(run.curve(metric, "step")) for run in row.counted]
         pace = mean_sd([run.seconds / step / 60 for run, step in zip(row.counted, last, strict=True) if step])[0]
         x = [at * pace for at in x] if math.isfinite(pace) else []
@@ -109,7 +109,7 @@ def _line(row: Row, metric: str, by: str, order: int, name: str) -> Series:
 
 
 def scatter(found: Comparison) -> list[str]:
-    """Return plots of each option that differs against each metric, one point per row."""
+    """Return scatter plots of metrics against the options that differ. Each row of the table is a point."""
     metrics, names, panels = found.metrics[:PANELS], labels(found, found.rows), []
     if len(found.rows) < 3 or len(found.tasks) > 1:
         return []
@@ -133,9 +133,9 @@ def scatter(found: Comparison) -> list[str]:
 
 
 def changes(found: Comparison) -> dict[str, list[tuple[str, float, float, float]]]:
-    """Map each kind of per-class or per-length metric to its largest changes from the first to the second row.
+    """Return the largest changes from the first to the second row for each kind of per-class or per-length metric.
 
-    Changes are (name, before, after, difference), largest gain first. The result is empty unless there are two rows.
+    Changes (name, old, new, difference) are sorted from gain to loss. The result is empty unless there are two rows.
     """
     if len(found.given) != 2:
         return {}

@@ -1,12 +1,12 @@
-"""Statistics of the test samples of two runs, from their tables of predictions.
+"""Computes statistics of the test samples of two runs from their prediction tables.
 
-| metric | columns of the table |
+| metric | columns of the prediction table |
 | --- | --- |
-| accuracy, f1 and iou (means over classes) | prediction, target; or labels and target, with `;` between labels |
-| the same over the pixels of images | hits/CLASS, predicted/CLASS, true/CLASS: numbers of pixels |
-| r2, mse, rmse, mae | prediction, target; or prediction/NAME, target/NAME |
-| bleu, chrf | hypothesis and references, with ` | ` between references |
-| any other NAME | NAME: a number for each sample, whose mean is the metric |
+| accuracy, f1 and iou (means over classes) | prediction and target, or labels and target (separated by `;`) |
+| the same metrics over pixels | hits/CLASS, predicted/CLASS and true/CLASS (numbers of pixels) |
+| r2, mse, rmse, mae | prediction and target, or prediction/NAME and target/NAME |
+| bleu, chrf | hypothesis and references (separated by ` | `) |
+| any other NAME | NAME (one number per sample, whose mean is the metric) |
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,8 @@ SHARED = ("target", "references", "source", "true/")  # columns that do not depe
 class Samples:
     """Statistics `(N, K)` of two models for the same samples, and a function that computes scores from their sums.
 
-    `values` are the scores `(N,)` of single samples. If `is_binary`, they are 0 or 1 and the score is their mean.
+    `values` contains each model's scores `(N,)` for single samples. If `is_binary`, these scores are 0 or 1, and the
+    total score is their mean.
     """
 
     a: Floats
@@ -43,7 +44,7 @@ class Samples:
 
 
 class Table:
-    """The test predictions of a run by index. Only the first prediction for each sample or source text is kept."""
+    """The test predictions of a run, keyed by index. Only the first prediction per sample or source text is kept."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -57,7 +58,7 @@ class Table:
         self.names = list(rows[0]) if rows else []
 
     def column(self, *names: str) -> list[Any]:
-        """Return the first of these columns that exists. Raises RunError if there is none, or a value is missing."""
+        """Return the first column in `names` that exists. Raises RunError if none exists or a value is missing."""
         name = next((name for name in names if name in self.names), None)
         if name is None:
             raise RunError(f"the predictions of {self.run.path} have no column {' or '.join(names)}")
@@ -84,7 +85,7 @@ class Table:
 
 
 def check_same_samples(a: Table, b: Table) -> None:
-    """Raise RunError unless both tables describe the same samples, with the same targets and texts."""
+    """Raise RunError unless both tables contain the same samples with the same targets and texts."""
     both = f"{a.run.path} and {b.run.path} have different test sets"
     if a.rows.keys() != b.rows.keys():
         index = min(a.rows.keys() ^ b.rows.keys())
@@ -92,7 +93,7 @@ def check_same_samples(a: Table, b: Table) -> None:
     for name in [name for name in a.names if name in b.names and name.startswith(SHARED)]:
         for index, row in a.rows.items():
             if row[name] != (other := b.rows[index][name]):
-                raise RunError(f"{both}: the {name} of index {index} is {row[name]!r} and {other!r}")
+                raise RunError(f"{both}: the {name} of index {index} differs ({row[name]!r} and {other!r})")
 
 
 def samples_of(metric: str, a: Table, b: Table) -> Samples:
@@ -118,7 +119,7 @@ def samples_of(metric: str, a: Table, b: Table) -> Samples:
 
 
 def _mean(values: Sequence[Floats], root: bool = False, is_binary: bool = False) -> Samples:
-    """Return the statistics of a mean over samples, or of its square root."""
+    """Return the statistics for a mean over samples, or for the square root of a mean."""
     a, b = (np.stack([value, np.ones(len(value))], axis=1) for value in values)
     power = 0.5 if root else 1.0
     return Samples(a, b, lambda sums: (sums[..., 0] / sums[..., 1]) ** power, (values[0], values[1]), is_binary)
@@ -182,7 +183,7 @@ def _regression(kind: str, part: str, a: Table, b: Table) -> Samples:
 
 
 def _texts(kind: str, a: Table, b: Table) -> Samples:
-    """Return the counts of n-grams from which sacrebleu computes a score, with the run's tokenizer."""
+    """Return the n-gram counts from which sacrebleu computes a score. The tokenizer is the same as in the run."""
     try:
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError as error:

@@ -1,9 +1,9 @@
-"""Paired significance tests in NumPy. Each returns an `Outcome` for the difference B − A.
+"""Paired significance tests in NumPy. Each test returns an `Outcome` for the difference B − A.
 
-mcnemar         right or wrong answers to the same samples (McNemar 1947, exact)
-resample        a score of sums over samples, such as BLEU or F1 (Koehn 2004; Riezler & Maxwell 2005)
-paired_runs     metrics of runs with the same seeds or folds (t; permutation; Nadeau & Bengio 2003)
-holm            p-values adjusted for several comparisons (Holm 1979)
+`mcnemar` compares right and wrong answers to the same samples (McNemar 1947, exact). `resample` compares scores that
+depend on sums over samples, such as BLEU or F1 (Koehn 2004, Riezler & Maxwell 2005). `paired_runs` compares metrics of
+runs with the same seeds or folds by a t test, a permutation test, or the test of Nadeau & Bengio (2003). `holm` adjusts
+p-values for several comparisons (Holm 1979).
 """
 
 import itertools
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 Floats = NDArray[Any]
 Score = Callable[[Floats], Floats]  # sums (…, K) → scores (…)
 
-LEVEL = 0.05  # a difference with a smaller p-value is distinguishable
-POWER = 0.8  # probability of finding the observed difference with the `needed` number of samples
+LEVEL = 0.05  # differences with smaller p-values are distinguishable
+POWER = 0.8  # probability of detecting the observed difference with `needed` pairs
 Z = NormalDist().inv_cdf(1 - LEVEL / 2)
-MEMORY = 2**24  # maximum number of random numbers to draw at a time
+MEMORY = 2**24  # maximum number of random numbers to generate at a time
 PERMUTED = 6  # minimum number of pairs for which a permutation test can reach `LEVEL`
 EXACT = 14  # maximum number of pairs for which all permutations are computed
 
@@ -33,7 +33,7 @@ class Outcome:
 
     Attributes:
         n: number of pairs.
-        needed: number of pairs needed to detect this difference with 80 % power; None if undefined.
+        needed: number of pairs needed to detect this difference with 80 % power (None if undefined).
         method: name of the test that determines the p-value.
         others: p-values of other tests of the same difference.
     """
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def mcnemar(a: Sequence[bool] | Floats, b: Sequence[bool] | Floats) -> Outcome:
-    """Test whether one of two models is right more often, using an exact binomial test on the differing samples.
+    """Test whether one of two models is right more often, using an exact binomial test on samples where they differ.
 
     The interval is the adjusted Wald interval for paired proportions (Bonett & Price 2012).
     """
@@ -71,19 +71,19 @@ def mcnemar(a: Sequence[bool] | Floats, b: Sequence[bool] | Floats) -> Outcome:
 
 
 def resample(a: Floats, b: Floats, score: Score, resamples: int = 10_000, seed: int = 12345) -> Outcome:
-    """Test the difference between two models in a score that depends on sums over samples.
+    """Test whether two models differ in a score that is computed from sums over samples.
 
-    The p-value is from approximate randomization: in each trial, the outputs of a random half of the samples are
-    swapped. Unlike sacrebleu, this counts trials with exactly the observed difference, so equal outputs have p = 1. The
-    interval consists of percentiles of the paired bootstrap, whose p-value is computed as in sacrebleu. This
-    p-value is too small (11 % false positives in a simulation with 40 samples), so it does not determine the verdict.
+    The p-value comes from approximate randomization. Each trial swaps the outputs of a random half of the samples.
+    Unlike in sacrebleu, trials with exactly the observed difference count, so equal outputs have p = 1. The interval
+    limits are percentiles of the paired bootstrap. The bootstrap p-value, computed as in sacrebleu, is too small (11 %
+    false positives in a simulation with 40 samples), so it does not determine the verdict.
 
     Args:
-        a: statistics `(N, K)` of the samples of model A.
-        b: statistics of model B for the same samples.
-        score: computes the score from the sums of the statistics.
+        a: statistics `(N, K)` of all samples for model A.
+        b: statistics of the same samples for model B.
+        score: function that computes the score from the summed statistics.
         resamples: number of trials and of bootstrap samples.
-        seed: random seed; the default is sacrebleu's.
+        seed: random seed (the default is the same as in sacrebleu).
     """
     n, change = len(a), b - a
     score_a, score_b = float(score(a.sum(axis=0))), float(score(b.sum(axis=0)))
@@ -108,30 +108,31 @@ def resample(a: Floats, b: Floats, score: Score, resamples: int = 10_000, seed: 
 
 
 def paired_runs(a: Sequence[float] | Floats, b: Sequence[float] | Floats, overlap: float | None = None) -> Outcome:
-    """Test the mean difference of at least two pairs of runs.
+    """Test the mean difference between paired runs. At least two pairs are required.
 
-    The interval is based on Student's t distribution. The p-value is from a permutation test if there are at least six
-    pairs or all differences are equal, otherwise from the t test.
+    The interval is based on Student's t distribution. The p-value comes from a permutation test if there are at least
+    six pairs or all differences are equal, and from a t test otherwise.
 
     Args:
-        a: metric value of each run of A.
-        b: metric value of each run of B, with the same seeds or folds.
-        overlap: for folds, the number of test samples divided by the number of training samples of a run. The training
-            sets of folds overlap, which the variance estimator of Nadeau & Bengio (2003) takes into account. A
-            permutation test would not, and more folds are not a larger sample, so both it and `needed` are omitted.
+        a: metric values of A's runs.
+        b: metric values of B's runs with the same seeds or folds.
+        overlap: for folds, the ratio of test samples to training samples in a run. The training sets of folds overlap,
+            which the variance estimator of Nadeau & Bengio (2003) takes into account. A permutation test would ignore
+            the overlap, so it is not used. `needed` is omitted, because more folds do not create a larger sample.
     """
     differences = np.subtract(b, a)
     n, mean, sd = len(differences), float(differences.mean()), float(differences.std(ddof=1))
     error = sd * math.sqrt(1 / n + (overlap or 0))
     half = _t_quantile(n - 1) * error
     means = float(np.mean(a)), float(np.mean(b)), mean - half, mean + half
-    if sd <= 1e-9 * abs(mean):  # equal differences, which happen with few runs and few samples: the variance is unknown
+    # With few runs and samples, all differences may be equal. The variance is then unknown.
+    if sd <= 1e-9 * abs(mean):
         return Outcome(*means, _permutation_p(differences), n, None, "permutation test")
     p = t_test_p(mean / error, n - 1)
     if overlap is not None:
         return Outcome(*means, p, n, None, "corrected t test for folds")
     needed = _needed(n, mean, error)
-    needed = needed and math.ceil(needed + Z**2 / 2)  # for the t distribution (Guenther 1981)
+    needed = needed and math.ceil(needed + Z**2 / 2)  # correction for the t distribution (Guenther 1981)
     if n < PERMUTED:
         return Outcome(*means, p, n, needed, "paired t test")
     return Outcome(*means, _permutation_p(differences), n, needed, "permutation test",
@@ -186,6 +187,6 @@ def _needed(n: int, effect: float, error: float) -> int | None:
 
 
 def _chunks(rows: int, width: int) -> Iterator[int]:
-    """Split a number of rows of this width into chunks that fit in memory. Yield the size of each chunk."""
+    """Split rows of the given width into chunks that fit in memory, and yield the number of rows in each chunk."""
     step = max(1, MEMORY // width)
     yield from (min(step, rows - first) for first in range(0, rows, step))

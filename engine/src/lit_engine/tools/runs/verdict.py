@@ -1,7 +1,7 @@
-"""`compare A B --test METRIC`: tests whether B is better or worse than A, or not distinguishable from it.
+"""Tests whether B is better than A, worse than A, or not distinguishable from A (`compare A B --test METRIC`).
 
-Two runs are compared by their predictions for the same test samples, and two folders of runs by the metrics of runs
-with the same seeds or folds.
+Single runs are compared by their predictions for the same test samples. Folders of runs are compared by the metrics of
+runs with the same seeds or folds.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ from lit_engine.tools.runs.samples import Table, check_same_samples, samples_of
 from lit_engine.tools.runs.significance import LEVEL, PERMUTED, Outcome, holm, paired_runs
 
 STATUS = {"better": 0, "not distinguishable": 3, "worse": 4}
-SHOWN = 24  # maximum number of samples on the page for each of `won` and `lost`
+SHOWN = 24  # maximum numbers of won samples and of lost samples on the page
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The comparison of B with A by one metric. `won` and `lost` are samples, the largest change first."""
+    """The comparison of B with A by one metric. `won` and `lost` are sample indices, largest changes first."""
 
     metric: str
     a: str
@@ -48,12 +48,12 @@ class Finding:
         return "worse" if (self.outcome.effect > 0) == self.lower else "better"
 
     def lines(self) -> list[str]:
-        """Return the result as text: effect and interval first, then p-values and the number of samples needed."""
+        """Return the result as text, with effect and interval first, then p-values and the number of samples needed."""
         found, p = self.outcome, _p(self.outcome.p)
         corrected = f", with Holm's correction {_p(self.adjusted)}" if self.adjusted != found.p else ""
         others = "".join(f"; {name}: {_p(value)}" for name, value in found.others.items())
         flips = f"; {len(self.won)} samples won, {len(self.lost)} lost" if self.tables else ""
-        needed = [f"for this difference, {found.needed:,} {self.unit} are needed (power 80 %)"] if found.needed else []
+        needed = [f"detecting this difference needs {found.needed:,} {self.unit} (power 80 %)"] if found.needed else []
         return [
             f"{self.metric}: {number(found.a)} → {number(found.b)}, difference {_signed(found.effect)} "
             f"(95 % interval {_signed(found.low)} to {_signed(found.high)}), {found.n:,} {self.unit}",
@@ -72,10 +72,10 @@ class Finding:
 
 
 def find_all(names: Sequence[str], metrics: Sequence[str]) -> list[Finding]:
-    """Compare all other runs or folders with the first one, by each metric.
+    """Compare the first run or folder with all others by each metric.
 
     Raises:
-        UserError: there is nothing to compare, or the metrics, test samples or seeds do not match.
+        UserError: there are fewer than two runs or folders, or the metrics, test samples or seeds do not match.
     """
     if len(names) < 2:
         raise UserError(f"--test needs two runs or folders of runs: {program()} compare A B --test {metrics[0]}")
@@ -87,7 +87,7 @@ def find_all(names: Sequence[str], metrics: Sequence[str]) -> list[Finding]:
 
 
 def _by_samples(metric: str, a: Run, b: Run) -> Finding:
-    """Compare two runs by their predictions."""
+    """Compare two runs by their predictions for the same samples."""
     if metric != base_of(metric) and stage_of(metric) != "test":
         raise UserError(f"--test {metric}: single runs are compared by their predictions for the test split; "
                         f"use --test {base_of(metric)}")  # fmt: skip
@@ -97,7 +97,7 @@ def _by_samples(metric: str, a: Run, b: Run) -> Finding:
     outcome, lower = measured.outcome(), lower_is_better(a, name)
     gains = (measured.values[1] - measured.values[0]) * (-1 if lower else 1)
     order, indices = gains.argsort(kind="stable"), list(first.rows)
-    notes = ["this compares two models with one seed each; to compare methods, compare folders of several seeds"]
+    notes = ["this compares two models with one seed each; to compare methods, compare folders with several seeds"]
     for run, value in ((a, outcome.a), (b, outcome.b)):
         known = run.metrics.get(recorded_name(name, "test"))
         if known is not None and abs(known - value) > 1e-4 * max(abs(known), abs(value)):
@@ -109,7 +109,7 @@ def _by_samples(metric: str, a: Run, b: Run) -> Finding:
 
 
 def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) -> Finding:
-    """Compare two groups by the runs with the same seed and fold. The seeds of a fold are averaged."""
+    """Compare two groups by their runs with the same seed and fold. Runs with the same fold are averaged."""
     notes: list[str] = []
     groups: list[dict[Any, Run]] = []
     for name, runs in (a, b):
@@ -150,7 +150,7 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
 
 
 def _recorded(metric: str, run: Run) -> str:
-    """Return the recorded name of a metric. A name without a stage means the test metric, if there is one."""
+    """Return the recorded name of a metric. A name without a stage refers to the test metric if it exists."""
     names = (recorded_name(metric, "test"), metric, recorded_name(metric, "val"))
     if (name := next((name for name in names if name in run.metrics), None)) is None:
         raise UserError(f"{run.path} has no metric {metric}{did_you_mean(metric, {base_of(n) for n in run.metrics})}")
@@ -158,7 +158,7 @@ def _recorded(metric: str, run: Run) -> str:
 
 
 def render_page(found: Sequence[Finding], footer: str) -> str:
-    """Return the HTML of the page: the results, and the samples that differ most."""
+    """Return the HTML of the page, with the results and the samples that differ most."""
     parts = []
     for one in found:
         parts += [heading(f"{one.b} compared with {one.a}"), *map(paragraph, one.lines())]
@@ -175,7 +175,7 @@ def render_page(found: Sequence[Finding], footer: str) -> str:
 
 
 def _rows(tables: Sequence[Table], shown: Sequence[int]) -> str:
-    """Return a table of predictions for some samples, with one column per model where their values differ."""
+    """Return a table of predictions for some samples. Columns whose values differ are shown once per model."""
     columns: dict[str, list[Cell]] = {}
     for name in [name for name in tables[0].names if name in tables[1].names and name not in ("rank", "class_name")]:
         a, b = ([_cell(one.rows[index][name]) for index in shown] for one in tables)
@@ -201,7 +201,7 @@ def _gallery(tables: Sequence[Table], shown: Sequence[int], images: dict[int, by
 
 
 def images_of(run: Path, indices: Sequence[int]) -> dict[int, bytes]:
-    """Return test images as PNG files by index, or nothing if the samples are not images or not on this machine."""
+    """Return test samples as PNG images, keyed by index. The result is empty if images are not available."""
     try:
         import torch
         from torchvision.io import encode_png

@@ -1,1 +1,1 @@
-"""`serve`: lets you try a trained run in the browser."""
+"""Serves a web page to try a trained run in the browser."""

@@ -1,7 +1,7 @@
-"""Serves a web page on this machine to try a trained run on an image, a table row or a sentence. Ctrl-C stops it.
+"""Serves a web page on this machine to try a trained run on an image, table row or sentence. Ctrl-C stops the server.
 
-%(prog)s runs/quickstart/first
-curl --data-binary @digit.png http://127.0.0.1:8000/predict        prints the prediction as JSON
+%(prog)s runs/quickstart/first                                 start the server
+curl --data-binary @digit.png http://127.0.0.1:8000/predict        print the prediction as JSON
 """
 
 import argparse
@@ -39,13 +39,13 @@ def option_parser() -> argparse.ArgumentParser:
 
 
 def serve(args: Sequence[str]) -> int:
-    """Run the command until Ctrl-C and return its exit status.
+    """Serve requests until Ctrl-C and return the exit status.
 
     Raises:
         UserError: the port is in use, or the run lacks the requested weights or cannot predict on new samples.
     """
     options = option_parser().parse_args(list(args))
-    check_early([f"--run={options.run}"], ())  # this and the port are checked before the slow import of torch
+    check_early([f"--run={options.run}"], ())  # checks the run before the slow import of torch
     try:
         server = Server((HERE, options.port), Handler)
     except (OSError, OverflowError) as error:
@@ -65,14 +65,14 @@ def serve(args: Sequence[str]) -> int:
 
 
 class Server(ThreadingHTTPServer):
-    """An HTTP server with the predictor and the page that its requests share."""
+    """An HTTP server whose requests share a predictor and a page."""
 
     allow_reuse_address = os.name == "posix"  # Windows would share a port that is in use
     predictor: "Predictor"
     page: str
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection once the client has sent everything. Closing it earlier may discard the response."""
+        """Close a connection once the client has sent everything. Closing connections earlier may lose the response."""
         with contextlib.suppress(OSError):
             request.shutdown(socket.SHUT_WR)
             request.settimeout(2)  # seconds
@@ -86,10 +86,10 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """The request handler. `GET /` returns the page, `POST /predict` returns `{"rows": […]}` or `{"error": …}`."""
+    """The request handler. `GET /` returns the page, and `POST /predict` returns JSON with `rows` or an `error`."""
 
     server: Server
-    timeout = 60  # seconds of silence
+    timeout = 60  # seconds without data
 
     def parse_request(self) -> bool:
         """Reject requests from other sites or to unknown host names, because any name can resolve to this machine."""
@@ -109,7 +109,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
-        size = int(length[:15]) if length.isdecimal() else 0  # Python converts no more than 4,300 digits
+        size = int(length[:15]) if length.isdecimal() else 0  # Python converts at most 4,300 digits
         if self.path != "/predict":
             self._refuse(404, ROUTES)
         elif size > MEGABYTES * 1_000_000:
@@ -131,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, text, "application/json")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Report requests that the base class rejects, such as unknown methods, as JSON."""
+        """Return errors from the base class as JSON, for example for unknown methods."""
         self._refuse(code, message or HTTPStatus(code).phrase)
 
     def _refuse(self, status: int, why: str) -> None:
@@ -140,7 +140,7 @@ class Handler(BaseHTTPRequestHandler):
     def _send(self, status: int, text: str, kind: str) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        self.end_headers()  # in HTTP/1.0, closing the connection ends the text
+        self.end_headers()  # in HTTP/1.0, closing the connection marks the end of the text
         self.wfile.write(text.encode())
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -12,7 +12,7 @@ dl.classes > :nth-child(-n + 2) { color: var(--text); font-weight: 600; }
 #answer img { width: auto; min-width: 280px; } #answer img:is(.input, .photos) { image-rendering: pixelated; }
 #answer img.input { max-height: 280px; }
 </style>"""
-# `Predictor.page` puts `const options = {…}` before this script.
+# `Predictor.page` inserts `const options = {…}` before this script.
 SCRIPT = """
 const form = document.querySelector("form"), answer = document.querySelector("#answer");
 const node = (tag, values) => Object.assign(document.createElement(tag), values);

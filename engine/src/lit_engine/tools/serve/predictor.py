@@ -1,4 +1,4 @@
-"""Predicts on new samples one at a time, as `predict` does on files, and builds the page that asks for them."""
+"""Predicts single new samples in the same way as `predict`, and builds the page where users enter the samples."""
 
 import io
 import json
@@ -20,11 +20,11 @@ from lit_engine.run.directory import RunDir
 from lit_engine.tools.pages.html import embed_figure, embed_png, page, paragraph
 from lit_engine.tools.serve.form import SCRIPT, STYLE
 
-SMALL = 64  # largest side in pixels of a grey image that can be drawn by hand
+SMALL = 64  # maximum side length in pixels of grey images that users can draw
 
 
 class Predictor:
-    """A predictor for a run, which is not modified. Files written by the task are placed in `folder`.
+    """A predictor for a run, which is not modified. Files written by the task go to `folder`.
 
     Raises:
         UserError: the run lacks the requested weights, or cannot predict on new samples.
@@ -33,7 +33,7 @@ class Predictor:
     def __init__(self, run: str, checkpoint: str, folder: str) -> None:
         self.folder, opened = Path(folder), RunDir.open(run)
         file = choose_checkpoint(opened, checkpoint)
-        parts: Any = load_for_prediction(opened, file, default_root_dir=folder)  # for files of `predict_step`
+        parts: Any = load_for_prediction(opened, file, default_root_dir=folder)  # for files written by `predict_step`
         self.task, self.data, self.trainer = task, data, _ = parts
         if hasattr(data, "num_workers"):
             data.num_workers = 0  # starting processes takes longer than reading a sample
@@ -72,21 +72,21 @@ class Predictor:
             "images": "photos" if images else "chart",  # CSS class of images in answers
             "draws": draws,
             "table": bool(columns),
-            "line": max(24, 280 // max(sides)),  # line width: at least one input pixel
+            "line": max(24, 280 // max(sides)),  # line width of at least one input pixel
             "paper": paper,
             "ink": ink,
             "delimiter": TAB if delimiter in ("tab", r"\t") else delimiter,
             "target": targets[0] if len(targets) == 1 else "prediction",
         }
-        values = json.dumps(options).replace("<", r"\u003c")  # a name could otherwise end the script
+        values = json.dumps(options).replace("<", r"\u003c")  # otherwise, a name could end the script
         script = f"const options = {values};{SCRIPT}"
         form = f'<form>{fields}\n{button}</form>\n<div id="answer" aria-live="polite"></div>'
         return page(self.title, [STYLE, paragraph(self.about, soft=True), form], script=script)
 
     def answer(self, sample: bytes) -> dict[str, Any]:
-        """Return `rows` of `predict` for an image file or a table, or the result of the task's `served` for a text.
+        """Return the predictions for an image file, a table or a text as `rows`. The task's `served` handles texts.
 
-        For an image, `input` is the image that the network receives, as a data URL.
+        For image files, `input` is a data URL of the image that the network receives.
 
         Raises:
             UserError: the sample is empty or cannot be read.
@@ -112,7 +112,7 @@ class Predictor:
         file.write_bytes(sample)
         self.seen = None
         inputs = self.data.predict_from(file)
-        # With several samples, each row identifies its sample.
+        # If there are several samples, each row identifies its sample.
         table = PredictionTable(self.folder / "table.csv", inputs if len(inputs) > 1 else None)
         reconfigure(self.trainer, callbacks=[table])  # the run's callbacks may write to the run
         hook = self.task.register_forward_pre_hook(self._look)
@@ -123,16 +123,16 @@ class Predictor:
         return table.rows
 
     def _look(self, task: Any, inputs: tuple[Any, ...]) -> None:
-        """Store a data URL of the first image in the first batch `(B, C, H, W)` in [0, 1] that the task receives."""
+        """Store the first image of the first batch `(B, C, H, W)` as a data URL. The pixel values are in [0, 1]."""
         images: Any = inputs[0] if inputs and self.kind == "images" and self.seen is None else None
-        if getattr(images, "ndim", 0) == 4 and len(images):  # none if the file is damaged
+        if getattr(images, "ndim", 0) == 4 and len(images):  # the batch is empty if the file is damaged
             pixels = (255 * images[0].float().clamp(0, 1)).round().byte().cpu().numpy()  # (C, H, W)
             file = io.BytesIO()
             Image.fromarray(pixels.transpose(1, 2, 0) if len(pixels) == 3 else pixels[0]).save(file, "PNG")
             self.seen = embed_png(file.getvalue())
 
     def _shown(self, value: Any) -> Any:
-        """Return a value for the page. Figures, and PNG files written by a `predict_step`, become data URLs."""
+        """Return a value for the page. Figures and PNG files written by `predict_step` become data URLs."""
         file = self.folder / "predictions" / str(value)
         if hasattr(value, "savefig"):
             return embed_figure(value)
@@ -140,9 +140,10 @@ class Predictor:
 
 
 def _columns(data: Any) -> dict[str, float | list[str]]:
-    """Map the name of each feature column of a table to the mean of its numbers, or to its words.
+    """Map the name of each feature column to the mean of its numbers or to the list of its words.
 
-    They come from `feature_names` and `feature_mean` of the data, or else `columns`: name → [mean, std] or words.
+    The values come from the data's `feature_names` and `feature_mean`, or from its `columns`, which map names to
+    [mean, std] or to words.
     """
     if names := getattr(data, "feature_names", ()):
         return dict(zip(names, getattr(data, "feature_mean", None) or [0.0] * len(names), strict=True))
@@ -151,7 +152,7 @@ def _columns(data: Any) -> dict[str, float | list[str]]:
 
 
 def _field(name: str, column: float | list[str], needed: str = "") -> str:
-    """Return a form field for a column: a list of its words, or a number, initially the mean. `needed` is HTML."""
+    """Return a form field for a column (a list of words, or a number that starts at the mean). `needed` is HTML."""
     name = escape(name)
     if isinstance(column, list):
         return f'<label>{name} <select name="{name}">{"".join(f"<option>{escape(w)}" for w in column)}</select></label>'

@@ -1,7 +1,6 @@
-"""Sweeps in W&B's format without a W&B account, stored by Optuna.
+"""Runs sweeps in W&B's format without a W&B account.
 
-config.py   reads and checks the YAML          space.py    parameters, sampled by Optuna
-study.py    trials in Optuna's storage         worker.py   takes trials and runs `fit` for each
-report.py   table, plots, best config          command.py  command line
-repeat.py   `repeat`: one trial per seed or fold
+`config` reads the YAML file, and `space` defines the parameters. `study` stores the trials in Optuna's storage, and
+`worker` runs `fit` for each trial. `report` writes tables, plots and the best config. `command` implements `sweep`, and
+`repeat` runs one trial per seed or fold.
 """

@@ -1,11 +1,11 @@
 """Runs a sweep in W&B's format without a W&B account.
 
+The `fit` options `-c OVERLAY.yaml`, `--seed_everything=1` and all options with a dot, such as
+`--trainer.max_epochs=2`, apply to each trial. Pass the same options each time.
+
 %(prog)s configs/sweeps/fashion_mnist_mlp.yaml --workers 2     start or continue the search, on one or more machines
 %(prog)s configs/sweeps/fashion_mnist_mlp.yaml --report        write the table and the plots so far
 %(prog)s configs/sweeps/fashion_mnist_mlp.yaml --dry_run       print commands that cover all values and limits
-
-`fit` options apply to each trial: `-c OVERLAY.yaml`, `--seed_everything=1`, and all options with a dot, such as
-`--trainer.max_epochs=2`. Pass the same options each time.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dir", type=Path, help="folder of the sweep (default: sweeps/NAME_OF_THE_FILE)")
     parser.add_argument("--storage", metavar="URL", help="database shared by machines (default: a file in --dir)")
     parser.add_argument("--lost_after", type=at_least(1), metavar="SECONDS",
-                        help="retry trials without a heartbeat for this long (default: 60)")  # fmt: skip
+                        help="retry trials after this time without a heartbeat (default: 60)")  # fmt: skip
     parser.add_argument("--seed", type=at_least(0), default=0, help="seed of the search (default: 0)")
     parser.add_argument("--dry_run", action="store_true", help="only check the sweep and print commands")
     parser.add_argument("--report", action="store_true", help="only write and print the results so far")
@@ -78,7 +78,7 @@ def sweep(args: Sequence[str]) -> int:
 
 
 def split_fit_options(parser: argparse.ArgumentParser, args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Split a command line into the options of the command itself and the `fit` options, as `--OPTION=VALUE`.
+    """Split a command line into the command's own options and the `fit` options (as `--OPTION=VALUE`).
 
     Raises:
         UserError: an option is invalid, or Optuna is not installed.
@@ -100,7 +100,7 @@ def split_fit_options(parser: argparse.ArgumentParser, args: Sequence[str]) -> t
 
 @contextmanager
 def study_errors(folder: Path, storage: str | None = None) -> Iterator[None]:
-    """Convert errors of a study's folder or database to UserError."""
+    """Convert errors from a study's folder or database to UserError."""
     from optuna.exceptions import OptunaError
     from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
@@ -149,10 +149,10 @@ def _report(study: "Study") -> int:
 
 
 def _check(config: "SweepConfig", file: Path, show: bool) -> None:
-    """Parse command lines that cover all values and limits, as the trials would.
+    """Check that `fit` accepts command lines that cover all values and limits.
 
     Raises:
-        UserError: the parser rejects one of them.
+        UserError: the parser rejects a command line.
     """
     from lit_engine.cli.parser import LitCLI, prepare
 

@@ -1,4 +1,4 @@
-"""Reads the YAML file of a sweep, in W&B's own format, for a search without a W&B account."""
+"""Reads a sweep's YAML file in W&B's format, for searches without a W&B account."""
 
 import itertools
 import json
@@ -55,7 +55,7 @@ class SweepConfig:
 
     @classmethod
     def _of(cls, content: Any, overrides: Sequence[str]) -> "SweepConfig":
-        _need(isinstance(content, Mapping), "it needs method, metric, parameters and command")
+        _need(isinstance(content, Mapping), "the file needs method, metric, parameters and command")
         _known("a sweep", content, (*KEYS, *OTHER_KEYS))
         method, metric = content.get("method"), content.get("metric")
         _need(method in ("grid", "random", "bayes"), f"method must be grid, random or bayes, got {method!r}")
@@ -85,7 +85,7 @@ class SweepConfig:
         return max(values) if self.maximize else min(values)
 
     def trials(self, wanted: int | None) -> int:
-        """Return the total number of trials: `wanted` or `run_cap`, at most the size of the grid; 0 if unlimited."""
+        """Return the total number of trials (`wanted` or `run_cap`, limited to the grid size), or 0 if unlimited."""
         wanted = wanted or self.run_cap
         if self.method != "grid":
             return wanted
@@ -98,13 +98,13 @@ class SweepConfig:
         return dict(zip([p.name for p in self.parameters], next(itertools.islice(points, number, None)), strict=True))
 
     def examples(self) -> list[dict[str, Any]]:
-        """Return the fewest points that cover every value of each list and the limits of each distribution."""
+        """Return the smallest set of points that covers all listed values and the limits of all distributions."""
         values = {parameter.name: parameter.examples() for parameter in self.parameters}
         longest = max(map(len, values.values()))
         return [{name: found[min(n, len(found) - 1)] for name, found in values.items()} for n in range(longest)]
 
     def words(self, values: Mapping[str, Any], file: Path) -> list[str]:
-        """Return the command line of a trial after the program name. `file` is the JSON file with its values."""
+        """Return the command-line arguments of a trial. `file` is the JSON file with the trial's values."""
         macros = {
             ARGUMENTS_FILE: [str(file)],
             "${args_json}": [json.dumps(values)],
@@ -126,7 +126,7 @@ def _known(what: str, section: Mapping[str, Any], keys: tuple[str, ...]) -> None
 def _pruner(section: Any) -> BasePruner:
     """Return Optuna's pruner for successive halving, which is equivalent to W&B's hyperband.
 
-    After `min_iter` values of the metric, and after `eta`, `eta²`, … times as many, the best `1 / eta` trials continue.
+    After `min_iter`, `eta · min_iter`, `eta² · min_iter`, … metric values, the best `1 / eta` of all trials continue.
     """
     if section is None:
         return NopPruner()
@@ -138,9 +138,9 @@ def _pruner(section: Any) -> BasePruner:
 
 
 def _command(given: Any, overrides: Sequence[str]) -> list[str]:
-    """Return the part of the command that starts with `fit`. The words before it tell W&B how to start this program.
+    """Return the part of the command that starts with `fit`. Earlier words tell W&B how to start this program.
 
-    Overrides and then the parameter macros are moved to the end, so that swept values take precedence over overlays.
+    Overrides and parameter macros are moved to the end in this order, so swept values take precedence over overlays.
     """
     words = [str(word) for word in given] if isinstance(given, list) else []
     _need("fit" in words[1:], f"command must be a list such as [{program()}, fit, ...], got {given}")

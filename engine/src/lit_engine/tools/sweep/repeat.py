@@ -1,10 +1,10 @@
 """Repeats the same `fit` for several seeds or test folds, and reports the mean and standard deviation.
 
-%(prog)s -c configs/quickstart.yaml --seeds 1 2 3 --workers 2     run again to continue, or with more seeds to add them
-%(prog)s -c configs/quickstart.yaml --folds 5                     add --seeds to run every fold with each seed
-
-`fit` options apply to each run: `-c OVERLAY.yaml`, `--init_from RUN`, and all options with a dot. Pass the same
+The `fit` options `-c OVERLAY.yaml`, `--init_from RUN` and all options with a dot apply to each run. Pass the same
 options each time.
+
+%(prog)s -c configs/quickstart.yaml --seeds 1 2 3 --workers 2     run again to continue, or with more seeds
+%(prog)s -c configs/quickstart.yaml --folds 5                     add --seeds to run every fold with each seed
 """
 
 import argparse
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lit_engine.tools.sweep.study import Study, Trial
 
 
-# These options restrict a prediction to this process, because the command line must not be launched a second time.
+# These options restrict predictions to one process, because additional processes would run this command line again.
 ALONE = [f"--trainer.{option}" for option in ("devices=1", "num_nodes=1", "strategy=auto", "logger=false")]
 
 
@@ -59,7 +59,7 @@ def repeat(args: Sequence[str]) -> int:
         UserError: an option, the config, the data or the folder is invalid, or a run did not log its metric.
     """
     if named := [option for option, _ in pairs(args) if option in ("--run", "--run_name", "--runs_dir")]:
-        raise UserError(f"{named[0]} cannot be set: repeat chooses the run names, and --dir the folder")
+        raise UserError(f"{named[0]} cannot be set: repeat chooses run names, and --dir sets the folder")
     options, overrides = split_fit_options(option_parser(), args)
     points = _points(options.seeds, options.folds)
     over = [key for key in next(iter(points.values())) if key != "data.folds"]
@@ -89,7 +89,7 @@ def repeat(args: Sequence[str]) -> int:
 
 
 def _points(seeds: Sequence[int], folds: int | None) -> dict[str, dict[str, int]]:
-    """Return the options that differ between the runs, by run name.
+    """Return the options that differ between the runs, keyed by run name.
 
     Raises:
         UserError: there are neither seeds nor folds, a seed occurs twice, or there are fewer than two folds.
@@ -106,7 +106,7 @@ def _points(seeds: Sequence[int], folds: int | None) -> dict[str, dict[str, int]
 
 
 def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[str]) -> "tuple[str, SweepConfig]":
-    """Parse the first command. Return the name of its config, and a sweep config for trials that are queued explicitly.
+    """Parse the first command, and return its config's name and a sweep config for explicitly queued trials.
 
     Raises:
         UserError: the command line is invalid, or the data have no folds.
@@ -137,7 +137,7 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
 
 
 def _plan(study: "Study", name: str, points: dict[str, dict[str, int]]) -> int:
-    """Queue all missing and failed runs, and return how many runs are left."""
+    """Queue all missing and failed runs, and return the number of unfinished runs."""
     with study.lock:
         trials = {trial.run.name: trial for trial in study.rows()}
         todo = [(one.number, run, one.values) for run, one in trials.items() if one.state == "failed"]
@@ -182,7 +182,7 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
 
 
 def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
-    """Write the out-of-fold predictions: each run predicts its own test fold, which it was not trained on.
+    """Write the out-of-fold predictions. Each run predicts its own test fold, which it was not trained on.
 
     The columns are `fold` and `seed`, followed by the columns of predictions/test.csv.
     """
@@ -206,7 +206,7 @@ def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
 
 
 def _summary(folder: Path, trials: "Sequence[Trial]", group: Row) -> dict[str, Any]:
-    """Return a summary of the runs, and n, mean, standard deviation (n − 1) and values by run for each metric."""
+    """Return a summary of the runs, with n, mean, standard deviation (n − 1) and all values of each metric."""
     runs = {run.path.name: run for run in group.runs}
     last = RunDir(group.counted[-1].path).entries()[-1] if group.counted else {}
     metrics: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Reports the results of a sweep: a table, the config of the best trial, and a page with charts."""
+"""Reports the results of a sweep in a table, the config of the best trial, and a page with charts."""
 
 import csv
 import math
@@ -17,9 +17,9 @@ from lit_engine.tools.pages.html import Cell, code, heading, link, page, paragra
 from lit_engine.tools.runs.columns import duration, short_names
 from lit_engine.tools.sweep.study import Study, Trial
 
-SHOWN = 10  # rows of the printed table
+SHOWN = 10  # number of rows in the printed table
 IMPORTANT = 20  # minimum number of finished trials for estimating parameter importance
-IMPORTANCE = "The influence of each parameter on whether a trial is among the best (PED-ANOVA; Watanabe et al. 2023)."
+IMPORTANCE = "PED-ANOVA estimates how each parameter affects whether a trial is among the best (Watanabe et al., 2023)."
 
 
 def short(value: object) -> str:
@@ -49,17 +49,17 @@ def write_report(study: Study, rows: Sequence[Trial]) -> None:
             writer.writerow([row.number, row.state, row.value, *values, row.seconds, row.run, row.host, row.error])
     best = study.folder / "best.yaml"
     best.unlink(missing_ok=True)
-    if rows and rows[0].good and (rows[0].run / "config.yaml").exists():  # the run may be removed or on another machine
+    if rows and rows[0].good and (rows[0].run / "config.yaml").exists():  # the run may be gone or on another machine
         config = (rows[0].run / "config.yaml").read_text(encoding="utf-8").partition("\n")[2]  # without its header
         config = config.replace("\ntest_after_fit: false\n", "\ntest_after_fit: true\n")  # trials skip the test
         found = f"trial {rows[0].number}, {study.config.metric} {rows[0].value:.6g}"
-        head = f"# The best of {len(rows)} trials of a sweep: {found}.\n#\n#   {program()} fit -c {best}\n#\n"
+        head = f"# The best of {len(rows)} trials in a sweep: {found}.\n#\n#   {program()} fit -c {best}\n#\n"
         write_text(best, head + config)
     write_text(study.folder / "index.html", page_of(study, rows))
 
 
 def page_of(study: Study, rows: Sequence[Trial]) -> str:
-    """Return the page of a sweep: its best config, plots, and all trials."""
+    """Return the page of a sweep with its best config, plots, and all trials."""
     folder, metric = study.folder, study.config.metric
     parts = [STYLE, paragraph(lines(rows, metric)[-1])]
     best = folder / "best.yaml"
@@ -85,17 +85,17 @@ def page_of(study: Study, rows: Sequence[Trial]) -> str:
 
 
 def plots(study: Study, good: Sequence[Trial]) -> list[str]:
-    """Plot the best value so far, and each parameter against the metric, for successful trials sorted by number."""
+    """Plot the best value so far, and the metric against each parameter, for successful trials sorted by number."""
     metric, better = study.config.metric, max if study.config.maximize else min
     best = [(row.number, better(other.value for other in good[: n + 1])) for n, row in enumerate(good)]
     trials = [Series(1, f"trial {row.number}", [(row.number, row.value)], dots=True) for row in good]
-    of_loss = base_of(metric).endswith("loss") and min(row.value for row in good) > 0  # then the axis is logarithmic
+    of_loss = base_of(metric).endswith("loss") and min(row.value for row in good) > 0  # use a logarithmic axis
     drawn = [chart(metric, "trial", [Series(0, "best so far", best), *trials], (False, of_loss))]
     parameters = study.config.parameters
     titles = short_names(parameter.name for parameter in parameters)
     for parameter, title in zip(parameters, titles, strict=True):
         xs, log, texts = positions([row.values[parameter.name] for row in good])
-        log = log and getattr(parameter.drawn, "log", True)  # a list of values has no scale of its own
+        log = log and getattr(parameter.drawn, "log", True)  # listed values define no scale
         if len(set(xs)) > 1:
             points = [
                 Series(1, f"trial {row.number}", [(x, row.value)], dots=True) for x, row in zip(xs, good, strict=True)
@@ -105,11 +105,11 @@ def plots(study: Study, good: Sequence[Trial]) -> list[str]:
 
 
 def importances(study: Study, rows: Sequence[Trial]) -> dict[str, float]:
-    """Return the importance of each parameter by PED-ANOVA, or nothing if too few trials finished."""
+    """Return the importance of each parameter by PED-ANOVA. The result is empty if too few trials have finished."""
     if sum(row.state == "finished" and row.good for row in rows) < IMPORTANT:
         return {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about parameters with a single value
+        warnings.simplefilter("ignore")  # warnings about parameters with a single value
         return get_param_importances(study.connect())
 
 

@@ -1,4 +1,4 @@
-"""The parameters of a sweep: converts W&B's distributions to Optuna's."""
+"""Defines the parameters of a sweep by converting W&B's distributions to Optuna's."""
 
 import inspect
 import json
@@ -15,9 +15,9 @@ from lit_engine.errors import UserError
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter. Optuna stores list items as JSON, which preserves their types, and multiples of `q` as integers."""
+    """A parameter. Optuna stores list items as JSON to preserve their types, and multiples of `q` as integers."""
 
-    name: str  # as on the command line: `model.optimizer.lr`
+    name: str  # option name, such as `model.optimizer.lr`
     drawn: CategoricalDistribution | FloatDistribution | IntDistribution
     q: float | None = None
 
@@ -33,7 +33,7 @@ class Parameter:
         return self.value(trial.suggest_int(label, drawn.low, drawn.high, log=drawn.log))
 
     def value(self, drawn: Any) -> Any:
-        """Convert a value drawn by Optuna to the value that is passed to `fit`."""
+        """Convert a value sampled by Optuna to the value that is passed to `fit`."""
         if isinstance(self.drawn, CategoricalDistribution):
             return json.loads(drawn)
         if self.q is None:
@@ -49,11 +49,11 @@ class Parameter:
         raise UserError(f"parameter {self.name}: a grid needs values, integer limits, or a q_ distribution")
 
     def listed(self) -> "Parameter":
-        """Return the same parameter as a list of values, for a grid."""
+        """Return the same parameter as a list of values for a grid search."""
         return _list(self.name, self.values())
 
     def examples(self) -> list[Any]:
-        """Return all values of a list, or both limits of a range, to check that the command line accepts them."""
+        """Return all listed values or both limits of a range, to check that the command line accepts these values."""
         if isinstance(self.drawn, CategoricalDistribution):
             return self.values()
         return [self.value(self.drawn.low), self.value(self.drawn.high)]
@@ -68,7 +68,7 @@ def parameters_of(section: Any) -> list[Parameter]:
     found: dict[str, Parameter] = {}
     for name, content in _ungroup(section):
         if name in found:
-            raise UserError(f"parameter {name} is given twice: remove one of the two")
+            raise UserError(f"parameter {name} is given twice: remove one of them")
         try:
             found[name] = _parameter(name, content)
         except (ValueError, TypeError, ArithmeticError) as error:
@@ -77,7 +77,7 @@ def parameters_of(section: Any) -> list[Parameter]:
 
 
 def _ungroup(section: Any, group: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the name and content of each parameter; `{NAME: {parameters: {…}}}` is a group, as in W&B."""
+    """Yield the name and content of each parameter. As in W&B, a mapping with only the key `parameters` is a group."""
     if not isinstance(section, Mapping) or not section:
         raise UserError(f"{group}parameters must be a mapping from names to distributions")
     for name, content in section.items():
@@ -98,7 +98,7 @@ def _parameter(name: str, content: Any) -> Parameter:
     make = DISTRIBUTIONS[kind]
     # YAML parses 1e-4 as text.
     options = {key: float(v) if isinstance(v, str) and key != "value" else v for key, v in options.items()}
-    inspect.signature(make).bind(name, **options)  # reports a missing or unknown key
+    inspect.signature(make).bind(name, **options)  # raises TypeError for missing or unknown keys
     return make(name, **options)
 
 

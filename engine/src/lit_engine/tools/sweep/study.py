@@ -1,4 +1,4 @@
-"""Stores the trials of a sweep in Optuna's storage: their values, their results, and the trials still to run."""
+"""Stores the queued, running and finished trials of a sweep in Optuna's storage."""
 
 import json
 import math
@@ -22,37 +22,37 @@ from lit_engine.tools.sweep.config import SweepConfig
 DATABASE = "study.db"
 LOST_AFTER = 60  # seconds without a heartbeat before another worker takes over the trial
 STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped early", TrialState.FAIL: "failed"}
-warnings.simplefilter("ignore", ExperimentalWarning)  # due to heartbeats, retries, TPE's options and plots
+warnings.simplefilter("ignore", ExperimentalWarning)  # caused by heartbeats, retries, TPE's options and plots
 warnings.filterwarnings("ignore", ".*reported value is ignored")  # a resumed trial reports its unfinished epoch again
 retry = RetryHeartbeatStaleTrialCallback()
 
 
 class TrialEnded(Exception):
-    """An exception for a trial that ended without a result, because it failed, was interrupted, or is surplus."""
+    """An exception for a trial that ended without a result because it failed, was interrupted or is not needed."""
 
 
 class Trial(NamedTuple):
-    """A trial as users see it, with all its attempts combined."""
+    """A trial from the user's point of view, which combines all attempts."""
 
     number: int
-    state: str  # finished, stopped early (by hyperband), failed; running, stopped, killed, not started
-    value: float  # best value of the metric; nan if it was never logged
+    state: str  # finished, stopped early (by hyperband), failed, running, stopped, killed, or not started
+    value: float  # best value of the metric (nan if it was never logged)
     values: dict[str, Any]
     seconds: float | None  # duration of the last attempt
     run: Path
-    host: str  # machine that contains the run, unless the folder is shared
+    host: str  # machine of the last attempt
     error: str
 
     @property
     def good(self) -> bool:
-        """Whether the value counts. A failed trial is never the best."""
+        """Whether the trial has a valid result. Failed trials never have valid results."""
         return self.state in ("finished", "stopped early") and not math.isnan(self.value)
 
 
 class Study:
-    """The stored study of one sweep, in a database at `url` or in the folder of the sweep.
+    """The study of one sweep, stored in a database at `url` or in the sweep's folder.
 
-    Each attempt at a trial is a trial in Optuna. Attempts share the attributes `number`, `run` and `values`.
+    When a trial is retried, Optuna stores a new trial with the same attributes `number`, `run` and `values`.
 
     Raises:
         UserError: the study belongs to a different sweep.
@@ -67,7 +67,7 @@ class Study:
         url = url or f"sqlite:///{folder / DATABASE}"
         folder.mkdir(parents=True, exist_ok=True)
         self.lock = FileLock(folder / f"{DATABASE}.lock")
-        with self.lock:  # two processes cannot create the same tables
+        with self.lock:  # two processes must not create the tables at the same time
             self.storage = _storage(url, lost_after or LOST_AFTER)
             study = optuna.create_study(
                 storage=self.storage,
@@ -81,7 +81,7 @@ class Study:
             raise UserError(f"{folder} was started with different {', '.join(changed)}: choose another --dir")
 
     def connect(self) -> optuna.Study:
-        """Return the Optuna study. Each thread needs its own, because sampling values sets the sampler."""
+        """Return the Optuna study. Each thread needs its own object, because sampling values sets the sampler."""
         return optuna.load_study(study_name=self.name, storage=self.storage, pruner=self.config.pruner)
 
     def attempts(self) -> list[FrozenTrial]:
@@ -90,10 +90,10 @@ class Study:
     def begin(self, trial: optuna.Trial, name: str, most: float = math.inf) -> int:
         """Assign a number, values, and a run directory in the folder `name` to a new attempt.
 
-        The number is the count of earlier trials, in the order of the storage.
+        The number is the count of earlier trials in storage order.
 
         Raises:
-            TrialEnded: `most` trials exist, because another machine, which has its own lock, has started the last one.
+            TrialEnded: `most` trials already exist, because another machine with its own lock started the last trial.
         """
         if "values" not in trial.user_attrs:
             attempts = self.attempts()
@@ -112,7 +112,7 @@ class Study:
     def rows(self) -> list[Trial]:
         """Return all trials, best first. Failed and unfinished trials come last."""
         found = {}
-        for trial in self.attempts():  # a later attempt replaces an earlier one
+        for trial in self.attempts():  # later attempts replace earlier attempts
             facts, reported = trial.user_attrs, [*trial.intermediate_values.values()]
             if "values" in facts:
                 found[facts["number"]] = Trial(
@@ -129,7 +129,7 @@ class Study:
         return sorted(found.values(), key=lambda row: (not row.good, sign * row.value if row.good else 0, row.number))
 
     def _state(self, trial: FrozenTrial) -> str:
-        """Return the state of an unfinished attempt, read from its run directory if it is on this machine."""
+        """Return the state of an unfinished attempt, read from the run directory if it is on this machine."""
         run = RunDir(self.folder / trial.user_attrs["run"])
         if run.config_file.exists():
             state = run.state()
@@ -150,14 +150,14 @@ def _storage(url: str, lost_after: int) -> RDBStorage:
 
 
 def draw(config: SweepConfig, seed: int, number: int, trial: optuna.Trial) -> dict[str, Any]:
-    """Return the values of a trial, suggested by Optuna."""
-    # If the two numbers were added instead, adjacent seeds would share draws.
+    """Sample the values of a trial with Optuna."""
+    # If `seed` and `number` were added instead, adjacent seeds would produce the same random numbers.
     seed = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
     sampler: BaseSampler = RandomSampler(seed)
     if config.method == "grid":
         fixed = {name: json.dumps(value) for name, value in config.point(number).items()}
         sampler = PartialFixedSampler(fixed, sampler)
-    elif config.method == "bayes":  # keeps concurrent trials apart
+    elif config.method == "bayes":  # constant_liar keeps concurrent trials apart
         sampler = TPESampler(seed=seed, multivariate=True, constant_liar=True)
     trial.study.sampler = sampler
     return {parameter.name: parameter.suggest(trial) for parameter in config.parameters}

@@ -1,4 +1,4 @@
-"""Workers that take trials from the study one after another and run `fit` for each in a separate process."""
+"""Runs the trials of a study with several workers. Each trial runs `fit` in a separate process."""
 
 import contextlib
 import json
@@ -31,23 +31,23 @@ POLL = 0.2  # seconds
 
 
 def fit_command() -> list[str]:
-    """Return the command that starts the project's program, to be followed by `fit` and its options."""
+    """Return the command that starts the project's program, without arguments such as `fit`."""
     return [sys.executable, "-m", current().name]
 
 
 class Workers:
     """Threads that run trials until the study contains `most` trials.
 
-    Runs are stored in the folder `name` of the study, and include the test only if `tests` is true.
+    Runs are stored in the study's subfolder `name`, and include the test only if `tests` is true.
     """
 
     def __init__(self, study: Study, name: str, workers: int, most: int, tests: bool = False) -> None:
         self.study, self.config, self.folder, self.name = study, study.config, study.folder, name
         self.workers, self.most, self.tests = workers, most, tests
-        self.status = 0  # exit status of the program, which stops as soon as it is not 0
+        self.status = 0  # exit status of the program, which stops when the status is not 0
 
     def run(self) -> int:
-        """Run the missing trials. Return 0, or 128 + the number of the signal that stopped the program.
+        """Run the missing trials. Return 0, or 128 plus the number of the signal that stopped the program.
 
         Raises:
             UserError: a trial did not log the metric.
@@ -56,7 +56,7 @@ class Workers:
         before = {number: signal.signal(number, self._on_signal) for number in heeded}
         try:
             with ThreadPoolExecutor(self.workers) as pool:
-                list(pool.map(self._work, range(self.workers)))  # re-raises the error of a worker
+                list(pool.map(self._work, range(self.workers)))  # re-raises errors from workers
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -79,7 +79,7 @@ class Workers:
                         continue
                 if TrialState.RUNNING not in states:
                     return
-                time.sleep(1)  # other workers run these trials; if one dies, its trial is taken over here
+                time.sleep(1)  # other workers run these trials, and this worker takes over if they die
         except BaseException:
             self.status = 2  # stops the other workers
             raise
@@ -88,7 +88,7 @@ class Workers:
         """Run one attempt at a trial. Optuna records the return value or exception in the study.
 
         Raises:
-            TrialEnded: the trial failed, was interrupted, or is surplus.
+            TrialEnded: the trial failed, was interrupted, or is not needed.
             TrialPruned: hyperband stopped the trial early.
             UserError: the trial did not log the metric.
         """
@@ -134,9 +134,9 @@ class Workers:
         return value
 
     def _fit(self, trial: optuna.Trial, run: RunDir, log: Path, slot: int, values: list[float]) -> tuple[int, bool]:
-        """Train or resume from the last checkpoint. Return the exit status and whether hyperband stopped the trial."""
+        """Start or resume training, and return the exit status and whether hyperband stopped the trial."""
         while run.path.exists() and not self.status:
-            with contextlib.suppress(RunError):  # a `fit` that outlived its worker may still train it
+            with contextlib.suppress(RunError):  # a `fit` that outlived its worker may still be running
                 run.lock().release()
                 break
             time.sleep(POLL)
@@ -158,7 +158,7 @@ class Workers:
                 time.sleep(POLL)
                 pruned = self._report(trial, run, values)
         finally:
-            process.terminate()  # has no effect if it has exited
+            process.terminate()  # has no effect if the process has exited
             status = process.wait()
         self._report(trial, run, values)
         return status, pruned
@@ -175,7 +175,7 @@ class Workers:
         return [*self.config.words(values, file), *place, f"--test_after_fit={str(self.tests).lower()}"]
 
     def _report(self, trial: optuna.Trial, run: RunDir, values: list[float]) -> bool:
-        """Read the finite values of the metric, report new ones, and return whether hyperband stops the trial."""
+        """Read the finite values of the metric, report new values, and return whether hyperband stops the trial."""
         columns, rows = run.history()
         metric, before, pruned = find_metric(self.config.metric, columns), len(values), False
         found = [float(row.get(metric) or "nan") for row in rows]
@@ -187,17 +187,17 @@ class Workers:
 
 
 def title_of(run: RunDir) -> str:
-    """Return the title of a run: `trial-0001` → `trial 1`."""
+    """Return the title of a run, such as `trial 1` for `trial-0001`."""
     return re.sub(r"-0*(?=\d)|-", " ", run.path.name)
 
 
 def _continue_later(trial: optuna.Trial) -> None:
-    """Leave the trial to a later attempt."""
+    """Let a later attempt continue the trial."""
     retry(trial.study, trial.study.get_trials(deepcopy=False)[trial.number])
 
 
 def environment_of(slot: int, workers: int, group: str) -> dict[str, str]:
-    """Return the environment of a trial: its share of the cores, one GPU if there are several, and its W&B group."""
+    """Return a trial's environment variables, which set the number of threads, the W&B group and possibly the GPU."""
     environment = {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // workers)), "WANDB_RUN_GROUP": group}
     environment |= os.environ
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count())))).split(",")
