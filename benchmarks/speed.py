@@ -93,7 +93,7 @@ def compare(title: str, net: dict[str, Any], batch_size: int, steps: int | None,
 
     def bare(fused: bool = False) -> Times:
         train, val = data.splits["train"], data.splits["val"]
-        loaders = Batches(*train, batch_size, True), Batches(*val, EVAL_BATCH, False)
+        loaders = Batches(train[0], train[1], batch_size, True), Batches(val[0], val[1], EVAL_BATCH, False)
         return barebones(Bare(new_net(), fused), loaders, options.epochs, steps)
 
     ours = partial(template, net, batch_size, options.epochs, steps)

@@ -101,7 +101,7 @@ class NoProfiler(PassThroughProfiler):
 
 
 def shorten_steps(trainer: Trainer) -> None:
-    """Skip work that Lightning repeats in each training step to no effect, a fifth of a small step. Since 2.6.
+    """Skip work that Lightning repeats in each training step to no effect (0.2 ms). Since 2.6.
 
     Hooks are called with `_call_callbacks` and `_call_module`. The arguments of `training_step`, and whether the module
     or the data module prepares the batches, are determined only once.
@@ -117,29 +117,31 @@ _CALL_CALLBACKS, _CALL_MODULE = call._call_callback_hooks, call._call_lightning_
 
 
 def _call_callbacks(
-    trainer: Any, name: str, *args: Any, monitoring_callbacks: bool | None = None, **kwargs: Any
+    trainer: Any, hook_name: str, *args: Any, monitoring_callbacks: bool | None = None, **kwargs: Any
 ) -> None:
     """Call a hook of those callbacks that override it, without names for the profiler if there is `NoProfiler`."""
     if monitoring_callbacks is not None or trainer.profiler.profile is not NoProfiler.profile:
-        return _CALL_CALLBACKS(trainer, name, *args, monitoring_callbacks=monitoring_callbacks, **kwargs)
-    module, unchanged = trainer.lightning_module, getattr(Callback, name, None)
+        return _CALL_CALLBACKS(trainer, hook_name, *args, monitoring_callbacks=monitoring_callbacks, **kwargs)
+    module, unchanged = trainer.lightning_module, getattr(Callback, hook_name, None)
     attributes = {} if module is None else vars(module)  # `nn.Module.__setattr__` takes longer than most hooks
-    before, attributes["_current_fx_name"] = attributes.get("_current_fx_name"), name
+    before, attributes["_current_fx_name"] = attributes.get("_current_fx_name"), hook_name
     for callback in trainer.callbacks:
-        hook = getattr(callback, name)
+        hook = getattr(callback, hook_name)
         if callable(hook) and getattr(hook, "__func__", hook) is not unchanged:
             hook(trainer, module, *args, **kwargs)
     attributes["_current_fx_name"] = before
     return None
 
 
-def _call_module(trainer: Any, name: str, *args: Any, pl_module: LightningModule | None = None, **kwargs: Any) -> Any:
+def _call_module(
+    trainer: Any, hook_name: str, *args: Any, pl_module: LightningModule | None = None, **kwargs: Any
+) -> Any:
     """Call a hook of the module, without a name for the profiler if there is `NoProfiler`."""
     module = pl_module or trainer.lightning_module
     if module is None or trainer.profiler.profile is not NoProfiler.profile:
-        return _CALL_MODULE(trainer, name, *args, pl_module=pl_module, **kwargs)
-    attributes, hook = vars(module), getattr(module, name)
-    before, attributes["_current_fx_name"] = attributes["_current_fx_name"], name
+        return _CALL_MODULE(trainer, hook_name, *args, pl_module=pl_module, **kwargs)
+    attributes, hook = vars(module), getattr(module, hook_name)
+    before, attributes["_current_fx_name"] = attributes["_current_fx_name"], hook_name
     output = hook(*args, **kwargs) if callable(hook) else None
     attributes["_current_fx_name"] = before
     return output
