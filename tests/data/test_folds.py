@@ -124,7 +124,7 @@ def test_an_official_test_has_no_folds(tmp_path, splits):
 
 
 def test_folds_that_cannot_be(tmp_path):
-    with pytest.raises(DataError, match="folds must be at least 2 and fold from 0 to folds - 1, got 3 and 3"):
+    with pytest.raises(DataError, match="folds must be at least 2, and fold must be from 0 to folds - 1, got 3 and 3"):
         Digits(folds=3, fold=3)
     with (tmp_path / "few.csv").open("w") as file:
         csv.writer(file).writerows([["a", "b"], *([n, n] for n in range(9))])

@@ -1,8 +1,7 @@
-"""Library for projects based on PyTorch Lightning, with base classes, run directories, a command line and tools.
+"""Library for PyTorch Lightning projects, with base classes, run directories, a command line and tools.
 
-    from lit_engine import ImageData, Task
-
-The names below are imported on first use, because most of them import torch and Lightning.
+Import names with `from lit_engine import ImageData, Task`. Each name is imported on first use, because most of them
+need torch and Lightning.
 """
 
 from importlib import import_module

@@ -1,8 +1,7 @@
-"""All access to undocumented parts of jsonargparse 4.53, with one function for each.
+"""Wrappers for the undocumented parts of jsonargparse 4.53 that this library uses. Each docstring states the reason.
 
-Each docstring states why the access is needed. `test_private_apis.py` has a test for each function, which fails when
-the private name or behaviour disappears. The functions import jsonargparse themselves, because commands without a
-config do not need it.
+`test_private_apis.py` tests each function, and fails if jsonargparse removes a private name or changes its behaviour.
+jsonargparse is imported inside the functions, because commands without a config do not need it.
 """
 
 import re
@@ -10,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-# Prefixes of message lines without a reason, which introduce a reason or mention a different type that was tried.
+# Lines with these prefixes are not reasons. They introduce a reason, or report a different type that was tried.
 _FRAME = (
     "Parser key", "Does not validate", "Subtypes:", "Errors:", "Given value", "Problem with given class_path", "tip:",
     "Expected a <class 'NoneType'>", "Expected a path but", "Subclass types expect", "a class path (str)",
@@ -19,7 +18,7 @@ _FRAME = (
 
 
 def reason_in(message: str) -> str:
-    """Return the innermost, most specific reason in a nested message, or one reason that names all expected types."""
+    """Return the most specific reason in a nested error message, or the joined reasons if all are expected types."""
     own = message[max(message.rfind("Problem with given class_path"), 0) :]  # skips types that were tried before
     lines = [re.sub(r"^\s*(- )?(Parser key .*: (?=\w)|.* callable class: )?", "", line) for line in own.splitlines()]
     kept = [line.partition(". Got value: Namespace")[0] for line in lines if line and not line.startswith(_FRAME)]
@@ -27,8 +26,9 @@ def reason_in(message: str) -> str:
     vague = [line for line in kept if line.startswith(("Expected a dot", "Not a valid subclass"))]
     types = [line for line in kept if line.startswith("Expected a ") and line not in vague]
     telling = [line for line in kept if line not in vague and line not in types]
+    # If a number is accepted as well as a class, the user probably meant a number.
     if any(re.match(r"Expected a (float|int)\b", line) for line in types):
-        vague = []  # if a number or a class is accepted, the user probably meant a number
+        vague = []
     if telling or vague or not types:
         return (telling or vague or [own.strip()])[0]
     types = list(dict.fromkeys(types))
@@ -38,23 +38,23 @@ def reason_in(message: str) -> str:
 
 
 def option_strings(parser: Any) -> list[str]:
-    """Return the options of a parser that start with two dashes, as candidates for a suggestion."""
+    """Return the long options (`--name`) of a parser, so that a similar option can be suggested."""
     return [option for option in parser._option_string_actions if option.startswith("--")]
 
 
 def actions_of(parser: Any) -> list[Any]:
-    """Return the actions of a parser, whose help and value completion can then be changed."""
+    """Return the actions of a parser, so that their help texts and value completion can be changed."""
     return parser._actions
 
 
 def subcommand_parsers(parser: Any) -> dict[str, Any]:
-    """Return the parsers of the subcommands by name."""
+    """Return the parser of each subcommand by name."""
     return parser._subcommands_action.choices
 
 
 @contextmanager
 def limited_imports(allowed: Sequence[str]) -> Iterator[None]:
-    """Restrict the packages that class paths can import. No public function could restore the earlier settings."""
+    """Restrict the packages that class paths can import. No public function can restore the previous settings."""
     from jsonargparse import set_parsing_settings
     from jsonargparse._common import parsing_settings
 
@@ -67,10 +67,10 @@ def limited_imports(allowed: Sequence[str]) -> Iterator[None]:
 
 
 def class_of_factory(factory: Any) -> Any:
-    """Return the class that a factory creates.
+    """Return the class that a factory instantiates.
 
-    jsonargparse turns `class_path: MulticlassF1Score` into `partial(call, instantiate, MulticlassF1Score, top_k=1, …)`,
-    where the first two are its own functions. Python code may pass `partial(MulticlassF1Score, top_k=1)`.
+    For a class path, jsonargparse creates `partial(call, instantiate, MulticlassF1Score, top_k=1, …)`, in which `call`
+    and `instantiate` are its own functions. Python code may pass `partial(MulticlassF1Score, top_k=1)` instead.
     """
     return factory.args[-1] if factory.args else factory.func
 
@@ -78,7 +78,7 @@ def class_of_factory(factory: Any) -> Any:
 def schema_parts() -> tuple[Any, ...]:
     """Return jsonargparse's class for writing JSON schemas, and three helper functions.
 
-    The public `get_completion_script("jsonschema")` fails on the parser of the command line.
+    The public `get_completion_script("jsonschema")` fails for our command-line parser.
     """
     from jsonargparse._completions_jsonschema import ParserJsonschema, anyof_schema, get_doc_short_description
     from jsonargparse._typehints import get_callable_return_type

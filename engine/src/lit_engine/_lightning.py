@@ -1,7 +1,7 @@
-"""All access to undocumented parts of Lightning 2.6 and torch 2.15, with one function for each.
+"""Wrappers for the undocumented parts of Lightning 2.6 and torch 2.15 that this library uses.
 
-Each docstring states why the access is needed and, if known, since which version the private name has existed.
-`test_private_apis.py` has a test for each function, which fails when the private name disappears.
+Each docstring states why the access is needed and, if known, the version that introduced the private name.
+`test_private_apis.py` tests each function, and fails if a private name disappears.
 """
 
 import copy
@@ -28,18 +28,18 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics import Metric
 
-BatchNorm = _BatchNorm  # base class of all batch norms; `isinstance` checks need it
+BatchNorm = _BatchNorm  # base class of all batch norm layers, for `isinstance` checks
 
 # ------------------------------------------------------------------------------------------------ parts of a trainer
 
 
 def trainer_of(module: LightningModule) -> Trainer | None:
-    """Return the trainer of a module, or None if it has none. The public property would raise an error. Since 1.8."""
+    """Return a module's trainer, or None if it has none. The public property raises an error instead. Since 1.8."""
     return module._trainer
 
 
 def reconfigure(trainer: Trainer, **parts: Any) -> None:
-    """Replace parts of an existing trainer: `callbacks`, `loggers`, `profiler`, `limit_val_batches`.
+    """Replace the `callbacks`, `loggers`, `profiler` or `limit_val_batches` of an existing trainer.
 
     The learning rate finder and the server reuse the configured trainer with different callbacks.
     """
@@ -48,13 +48,13 @@ def reconfigure(trainer: Trainer, **parts: Any) -> None:
 
 
 def limit_loops(trainer: Trainer, max_epochs: int, max_steps: int) -> None:
-    """Change the length of a fit. The trainer's own properties are read-only. Since 2.0."""
+    """Change the maximum number of epochs and steps. The trainer's own properties are read-only. Since 2.0."""
     trainer.fit_loop.max_epochs = max_epochs
     trainer.fit_loop.epoch_loop.max_steps = max_steps
 
 
 def set_root_dir(trainer: Trainer, path: str) -> None:
-    """Set the folder that callbacks write to. At the start, only the first process knows it. Since 2.0."""
+    """Set the folder that callbacks write to. Initially, only the first process knows this folder. Since 2.0."""
     trainer._default_root_dir = path  # type: ignore[attr-defined]
 
 
@@ -69,9 +69,9 @@ def skip_sanity_check(trainer: Trainer) -> None:
 
 
 def skip_sigterm_broadcast(trainer: Trainer) -> None:
-    """Prevent Lightning from sending SIGTERM's flag to all processes before each step, and waiting for it. Since 2.6.
+    """Skip the broadcast of a SIGTERM flag, which would synchronize all processes before each step. Since 2.6.
 
-    `Saver` replaces Lightning's handler of SIGTERM, so that the flag is never set.
+    `Saver` replaces Lightning's SIGTERM handler, so the flag is never set.
     """
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
@@ -87,15 +87,15 @@ def disable_requeue(trainer: Trainer) -> None:
 
 
 def save_after_validation(callback: ModelCheckpoint) -> None:
-    """Make a ModelCheckpoint save after each validation, before a newer metric with the same name may be logged.
+    """Make a ModelCheckpoint save after each validation, before a newer value can replace the logged metric.
 
-    The constructor has an argument for this, but it would become an option of every subclass. Since 1.6.
+    The constructor has an argument for this, but using it would add an option to every subclass. Since 1.6.
     """
     callback._save_on_train_epoch_end = False
 
 
 class NoProfiler(PassThroughProfiler):
-    """Lightning's default profiler, but without a generator for each of a step's 56 actions (2 % of a small step)."""
+    """Lightning's default profiler without its overhead of 56 generators per step (2 % of a small step's time)."""
 
     profile: Any = nullcontext
 
@@ -148,12 +148,12 @@ def _call_module(
 
 
 def scales_loss(trainer: Trainer) -> bool:
-    """Return whether gradients are scaled, as with 16-mixed on a GPU. Non-finite steps are then skipped."""
+    """Return whether losses are scaled, as in 16-mixed mode on a GPU. Steps with infinite gradients are skipped."""
     return getattr(trainer.precision_plugin, "scaler", None) is not None
 
 
 def loss_scale(trainer: Trainer) -> float:
-    """Return the factor by which gradients are scaled."""
+    """Return the factor by which the loss is scaled."""
     return float(trainer.precision_plugin.scaler.get_scale())  # type: ignore[attr-defined]
 
 
@@ -161,10 +161,10 @@ def loss_scale(trainer: Trainer) -> float:
 
 
 class ParsingCLI(LightningCLI):
-    """A LightningCLI that only parses. The session creates the objects and runs the command. Since 2.0."""
+    """LightningCLI that only parses arguments. The session creates the objects and runs the command. Since 2.0."""
 
     def needs_options(self, subcommand: str) -> bool:
-        """Return whether the options of a subcommand must be added to its parser."""
+        """Return whether to add a subcommand's options to its parser."""
         return True
 
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
@@ -209,10 +209,10 @@ def start_as_new(trainer: Trainer) -> None:
 
 
 def finish_restart(trainer: Trainer) -> None:
-    """Make a fit resumed mid-epoch finish the epoch normally, including the step of ReduceLROnPlateau. Since 2.0.
+    """Make a fit that was resumed mid-epoch finish the epoch normally, and step ReduceLROnPlateau. Since 2.0.
 
-    Loaders that store their position continue from there. Lightning forgets this if the dataloader was created before
-    the checkpoint was loaded, for example by `estimated_stepping_batches`.
+    Loaders with a saved position continue from it. Lightning does not restore the position if the dataloader was
+    created before the checkpoint was loaded, for example by `estimated_stepping_batches`.
     """
     loop = trainer.fit_loop
     if any(loop._combined_loader_states_to_load):
@@ -222,7 +222,7 @@ def finish_restart(trainer: Trainer) -> None:
 
 
 def ready_batches(trainer: Trainer) -> int:
-    """Return how many batches of this epoch have started. Since 1.5."""
+    """Return the number of batches that have started in this epoch. Since 1.5."""
     return trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
 
@@ -234,7 +234,7 @@ def batch_index(trainer: Trainer) -> int:
 def will_validate(trainer: Trainer) -> bool:
     """Return whether Lightning will validate after this batch. Since 1.8.
 
-    A requested stop would also cause a validation, so it is ignored in the check.
+    The check ignores a requested stop, which would also cause a validation.
     """
     loop = trainer.fit_loop.epoch_loop
     stops, trainer.should_stop = trainer.should_stop, False
@@ -244,11 +244,11 @@ def will_validate(trainer: Trainer) -> bool:
 
 
 def has_validated(trainer: Trainer) -> bool:
-    """Return whether this epoch was validated. If not, the logged validation metrics belong to an earlier epoch.
+    """Return whether validation ran in this epoch. If not, the logged validation metrics are from an earlier epoch.
 
     `max_steps` may end an epoch before its validation, and `check_val_every_n_epoch` may skip it.
     """
-    batches: Any = trainer.fit_loop.epoch_loop.val_loop.batch_progress.total  # counts only this epoch
+    batches: Any = trainer.fit_loop.epoch_loop.val_loop.batch_progress.total  # only this epoch's
     return bool(batches.processed)
 
 
@@ -264,15 +264,15 @@ def set_ended(trainer: Trainer, steps: int, epochs: int) -> None:
 
 
 def loop_state(trainer: Trainer) -> dict[str, Any]:
-    """Return a copy of the fit loop's counters, which can be saved later."""
+    """Return a copy of the fit loop's counters, to be saved later."""
     return copy.deepcopy(trainer.fit_loop.state_dict())
 
 
 def epochs_in(checkpoint: dict[str, Any]) -> tuple[int, int | None]:
-    """Return the number of finished epochs in a checkpoint, and of epochs with all batches trained. Since 1.5.
+    """Return how many epochs were finished when a checkpoint was saved, and how many were fully trained. Since 1.5.
 
-    The numbers differ for a checkpoint saved during the validation at the end of an epoch. Within an epoch, the
-    second number is None.
+    The numbers differ if the checkpoint was saved during the validation at the end of an epoch. If a checkpoint was
+    saved mid-epoch, the second number is None.
     """
     loop = checkpoint["loops"]["fit_loop"]
     epochs, finished = loop["epoch_progress"]["current"], loop["epoch_progress"]["current"]["processed"]
@@ -284,20 +284,20 @@ def epochs_in(checkpoint: dict[str, Any]) -> tuple[int, int | None]:
 def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
     """Adjust the counters in a checkpoint so that resuming from it is exact. Since 2.6.
 
-    Without this, some checkpoints would resume at a different point or not at all.
+    Without this function, some runs would resume at a different point, or not at all.
 
     Args:
-        loops: the state of the fit loop.
-        moment: when the checkpoint is saved: `epoch`, `step`, `repeat`, `validation` or `validated`.
+        loops: state of the fit loop.
+        moment: moment of the save (`epoch`, `step`, `repeat`, `validation` or `validated`).
     """
     cleared = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["zero_grad"]
-    for counts in cleared.values():  # these counts are never read, and differ after resuming
+    for counts in cleared.values():  # Lightning never reads these counts, but they differ after resuming
         counts.update(dict.fromkeys(counts, 0))
     validations = loops["epoch_loop.val_loop.batch_progress"]
     validation = validations["total"]
     validation.update(dict.fromkeys(validation, min(validation["processed"], 1)))  # see `has_validated`
     validations["current"], validations["is_last_batch"] = dict.fromkeys(validation, 0), False
-    if moment == "epoch":  # Lightning counts the next epoch before the hooks of its start
+    if moment == "epoch":  # Lightning counts the next epoch before calling its start hooks
         for epochs in (loops["epoch_progress"]["total"], loops["epoch_progress"]["current"]):
             epochs.update(dict.fromkeys(("ready", "started", "completed"), epochs["processed"]))
     if moment in ("step", "validation"):
@@ -305,7 +305,7 @@ def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
             batches["completed"] = batches["processed"]
     if moment == "step":
         loops["epoch_loop.state_dict"]["_batches_that_stepped"] += 1
-    if moment == "validation":  # with one started batch, Lightning repeats the validation
+    if moment == "validation":  # Lightning repeats the validation if one batch has started
         validation.update(ready=validation["processed"] + 1, started=validation["processed"] + 1)
 
 
@@ -320,7 +320,7 @@ def set_batch_counters(trainer: Trainer) -> None:
 
 
 def rewind_step(trainer: Trainer, batches: int) -> None:
-    """Set the counters back to the start of an optimizer step that failed, after this many batches of the epoch."""
+    """Reset the counters to the start of a failed optimizer step, which began after `batches` batches of the epoch."""
     loop: Any = trainer.fit_loop.epoch_loop
     progress, steps = loop.batch_progress, loop.automatic_optimization.optim_progress.optimizer.step
     before = progress.total.processed - progress.current.processed
@@ -335,9 +335,9 @@ def rewind_step(trainer: Trainer, batches: int) -> None:
 
 
 def logged_values(trainer: Trainer) -> dict[str, Tensor]:
-    """Return the metrics that the current stage has logged in this epoch or evaluation, by name. Since 1.2.
+    """Return a dict of the metrics that the current stage has logged in this epoch or evaluation. Since 1.2.
 
-    `callback_metrics` mixes the metrics of all stages. If two have the same name, it only contains the newer one.
+    `callback_metrics` mixes the metrics of all stages. If two metrics have the same name, only the newer one is kept.
     """
     results: Any = trainer._results
     found: dict[str, Tensor] = {}
@@ -349,14 +349,14 @@ def logged_values(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def log_step(trainer: Trainer) -> None:
-    """Pass the metrics of a step to the loggers before the step is saved, not only after its hooks. Since 1.2."""
+    """Pass a step's metrics to the loggers before the step is saved. Lightning would wait for all hooks. Since 1.2."""
     trainer._logger_connector.update_train_step_metrics()
 
 
 def logged_so_far(trainer: Trainer) -> list[dict[str, Any]]:
     """Return the values that `self.log` has accumulated in this training epoch, for a checkpoint. Since 1.2.
 
-    Lightning loses them when a run is resumed mid-epoch.
+    Lightning loses these values when a run is resumed mid-epoch.
     """
     results: Any = trainer.fit_loop.epoch_loop._results
     found = []
@@ -387,20 +387,20 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 
 
 def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
-    """Add the restored values after the first batch. Before that, Lightning would reset them. Since 1.2."""
+    """Add the restored values after the first batch, because Lightning would reset them earlier. Since 1.2."""
     results: Any = trainer.fit_loop.epoch_loop._results
     for one in saved:
         item = results[f"{one['options']['fx']}.{one['options']['name']}"]
         extreme = item.meta.is_max_reduction or item.meta.is_min_reduction
         for name, before in one["sums"].items():
             now = getattr(item, name)
-            if now is not before:  # Lightning has reset it
+            if now is not before:  # Lightning has reset this value
                 setattr(item, name, item.meta.reduce_fx(before, now) if extreme else before + now)
         item.has_reset, item._computed = False, None
 
 
 def metric_states(module: nn.Module) -> dict[str, dict[str, Any]]:
-    """Return CPU copies of the states of all torchmetrics in a module by name. No state_dict contains them."""
+    """Return CPU copies of the states of a module's metrics, by metric name. No state_dict contains these states."""
     found = {}
     for name, metric in module.named_modules():
         if isinstance(metric, Metric):
@@ -410,7 +410,7 @@ def metric_states(module: nn.Module) -> dict[str, dict[str, Any]]:
 
 
 def restore_metric_states(module: nn.Module, saved: dict[str, dict[str, Any]]) -> None:
-    """Restore the states of the torchmetrics in a module."""
+    """Restore the states of a module's metrics."""
     for name, metric in module.named_modules():
         if isinstance(metric, Metric) and name in saved:
             for state, value in saved[name]["states"].items():
@@ -422,12 +422,12 @@ def restore_metric_states(module: nn.Module, saved: dict[str, dict[str, Any]]) -
 
 
 def swap_average(average: WeightAveraging, module: LightningModule) -> None:
-    """Swap the averaged and the trained weights. Since 2.6."""
+    """Swap the averaged weights and the trained weights. Since 2.6."""
     average._swap_models(module)
 
 
 def averaged_model(average: WeightAveraging) -> Any:
-    """Return the averaged model of a callback. Since 2.6."""
+    """Return the averaged model of a WeightAveraging callback. Since 2.6."""
     assert average._average_model is not None
     return average._average_model
 
@@ -441,12 +441,12 @@ def rank() -> int:
 
 
 def set_rank(number: int) -> None:
-    """Set the global rank. At import, Lightning reads it from a launcher's variables, even for a single process."""
+    """Set the global rank, which Lightning reads from a launcher's variables at import, even for a single process."""
     setattr(rank_zero_only, "rank", number)  # noqa: B010  (mypy does not know the attribute)
 
 
 def device_mesh(strategy: Any) -> Any:
-    """Return the device mesh of a started strategy, or None. The public property would raise an error. Since 2.4."""
+    """Return a strategy's device mesh, or None if it has none. The public property raises an error. Since 2.4."""
     return getattr(strategy, "_device_mesh", None)
 
 
@@ -456,13 +456,13 @@ def has_layer_sync(strategy: Any) -> bool:
 
 
 def process_loaders(strategy: Any, process: Any) -> None:
-    """Pass each dataloader of a fit or an evaluation through a function, after Lightning has set its sampler."""
+    """Apply a function to each dataloader of a fit or an evaluation, after Lightning has set its sampler."""
     original = strategy.process_dataloader
     strategy.process_dataloader = lambda loader: process(original(loader))
 
 
 def replace_setup(strategy: Any, setup: Any) -> None:
-    """Replace the method in which a strategy creates its process group. `setup` must call the original method."""
+    """Replace the method that creates a strategy's process group. `setup` must call the original method."""
     strategy.setup_environment = setup
 
 
@@ -477,7 +477,7 @@ destroy_process_group = _destroy_dist_connection
 def wrap_again(strategy: Any, module: LightningModule) -> None:
     """Wrap the module in a new DistributedDataParallel.
 
-    DDP only averages gradients of parameters that required a gradient when the wrapper was created.
+    DDP only averages gradients of parameters that required gradients when the wrapper was created.
     """
     strategy.model = module
     strategy.configure_ddp()
@@ -487,18 +487,18 @@ def wrap_again(strategy: Any, module: LightningModule) -> None:
 
 
 def remember_missing_cuda() -> None:
-    """Avoid a search for the CUDA driver in each step of Adam on CPU-only machines (11 % of a small step).
+    """Stop Adam from searching for the CUDA driver at each step on a CPU-only machine (11 % of a small step's time).
 
     `torch.optim.Adam` checks at each step whether there is a CUDA device. Lightning sets PYTORCH_NVML_BASED_CUDA_CHECK
     at import (Lightning pull request 15110), so that the check does not initialize CUDA before a fork. Without a
-    device, there is nothing to initialize. Remove this once torch caches the result or Lightning resets the variable.
+    device, nothing can be initialized. Remove this once torch caches the result or Lightning resets the variable.
     """
     if not torch.cuda.is_available():
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"
 
 
 def has_bfloat16_units() -> bool:
-    """Return whether this CPU computes in bfloat16. Since torch 2.6."""
+    """Return whether this CPU has bfloat16 units. Since torch 2.6."""
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
@@ -518,7 +518,7 @@ def multiply_all(tensors: list[Tensor], factor: Tensor) -> None:
 
 
 def recurrences_as_loops() -> list[AbstractContextManager[Any]]:
-    """Return contexts in which `torch.export` keeps the length of RNNs dynamic, or none in torch before 2.11."""
+    """Return context managers that let `torch.export` keep RNN lengths dynamic. The list is empty before torch 2.11."""
     with suppress(ImportError):
         from torch.export._patches import (
             register_gru_while_loop_decomposition,
@@ -535,20 +535,20 @@ def broadcast_all(tensors: list[Tensor]) -> None:
 
 
 def norms_of(tensors: list[Tensor]) -> Tensor:
-    """Return the Euclidean norm of each tensor `(N,)`, in one kernel. Since torch 1.9."""
+    """Return the Euclidean norms `(N,)` of N tensors, computed in one kernel. Since torch 1.9."""
     return torch.stack(torch._foreach_norm(tensors))
 
 
 def replace_loader_parts(loader: Any, **parts: Any) -> None:
-    """Replace parts of a DataLoader, such as its sampler. Its own `__setattr__` prevents this after `__init__`."""
+    """Replace attributes of a DataLoader, such as its sampler. Its `__setattr__` forbids this after `__init__`."""
     vars(loader).update(parts)
 
 
 def worker_iterator(loader: Any) -> Any:
-    """Return the iterator of a DataLoader, which owns its worker processes; None before it has started."""
+    """Return a DataLoader's iterator, which owns the worker processes, or None if there is none yet."""
     return loader._iterator
 
 
 def set_worker_iterator(loader: Any, iterator: Any) -> None:
-    """Replace the iterator of a DataLoader. Lightning sets it to None to stop the workers."""
+    """Replace a DataLoader's iterator, which Lightning sets to None to stop the workers."""
     loader._iterator = iterator

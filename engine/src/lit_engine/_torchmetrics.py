@@ -1,7 +1,7 @@
-"""Imports torchmetrics without loading metrics that are not used.
+"""Lazy import of torchmetrics, which does not load unused metrics.
 
-`import torchmetrics` imports all of its metrics, and with them torchvision, transformers, scipy and pandas if they are
-installed. This is half of the time that Lightning takes to start.
+Normally, `import torchmetrics` loads all metrics, which import torchvision, transformers, scipy and pandas if they are
+installed. These imports take half of Lightning's startup time.
 """
 
 import logging
@@ -11,7 +11,7 @@ from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from typing import Any
 
-# The names that Lightning and this library use → the modules to import, in an order that torchmetrics supports.
+# The modules to import for each name that Lightning and this library use, in an order that torchmetrics supports.
 USED = {
     "Metric": ("torchmetrics.utilities", "torchmetrics.metric"),
     "MetricCollection": ("torchmetrics.utilities", "torchmetrics.collections"),
@@ -19,19 +19,19 @@ USED = {
 
 
 def import_lazily() -> None:
-    """Make `import torchmetrics` return at once, and import a name on first use. Any other name imports everything.
+    """Make `import torchmetrics` return immediately. Submodules and the names in `USED` are imported on first use.
 
-    This does nothing if torchmetrics was already imported. Since torchmetrics 1.0.
+    Any other name loads the whole package. If torchmetrics was already imported, nothing changes. Since version 1.0.
     """
     if "torchmetrics" not in sys.modules:
         package = _lazy_package("torchmetrics")
         package.__version__ = version("torchmetrics")
-        package._logger = logging.getLogger("torchmetrics")  # used by its modules
+        package._logger = logging.getLogger("torchmetrics")  # submodules use this logger
         _lazy_package("torchmetrics.functional")
 
 
 def _lazy_package(name: str) -> Any:
-    """Add a package to `sys.modules` whose `__init__.py` only runs if a name is needed that no submodule has."""
+    """Add a package to `sys.modules`, and run its `__init__.py` only when a name requires it."""
     spec = find_spec(name)
     assert spec is not None
     assert spec.loader is not None

@@ -37,7 +37,7 @@ def test_stratified_split_holds_out_each_class_in_its_proportion_to_within_one_s
     for label in (3, 7, 0, 9):
         due = LABELS.eq(label).sum().item() * val_size / 60
         assert abs(LABELS[val].eq(label).sum().item() - due) <= 1
-    with pytest.raises(DataError, match="61 samples cannot be taken from 60"):
+    with pytest.raises(DataError, match="cannot split off 61 of 60 samples"):
         stratified_split(LABELS, 61)
 
 
@@ -120,7 +120,7 @@ def test_targets_may_be_labels_or_masks(shape, known, wrong):
     [
         (lambda images: images.float(), r"has values from 0 to 25\d: floats must be in \[0, 1\]"),
         (lambda images: images * torch.nan, "has values from nan to nan"),
-        (lambda images: images.long(), r"has dtype torch.int64: it must be torch.uint8"),
+        (lambda images: images.long(), r"has dtype torch.int64: use torch.uint8"),
         (lambda images: images[:, 0], r"has the shape \(6, 5\), not \(1, 6, 5\)"),
         (lambda images: images[:-1], "the train split has 22 images and 23 targets"),
     ],

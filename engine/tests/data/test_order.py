@@ -188,7 +188,7 @@ def test_too_few_samples_are_an_error():
         (7, 1, 2, False),
     ):
         with pytest.raises(
-            DataError, match=f"{size} samples cannot be divided into equally many batches for {processes} process"
+            DataError, match=f"{size} samples cannot be split into the same number of batches for {processes} process"
         ) as error:
             EpochBatches(size, batch_size, shuffle=True, drop_last=drop_last, num_replicas=processes)
         assert ("--trainer.devices=1" in str(error.value)) == (processes > 1)

@@ -43,7 +43,7 @@ def test_all_kinds_of_pixels_become_their_colours(tmp_path, image, suffix, mode,
 
 @pytest.mark.parametrize("mode", ["F", "I"])
 def test_values_of_unknown_range_are_refused(mode):
-    with pytest.raises(ValueError, match="range of its values is unknown"):
+    with pytest.raises(ValueError, match="range of the pixel values is unknown"):
         to_tensor(Image.new(mode, (4, 4)), (1, 4, 4))
 
 

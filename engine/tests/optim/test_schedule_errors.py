@@ -91,7 +91,7 @@ def test_plateau_that_watches_an_unknown_metric_names_those_there_are(trainer):
             self.log("val/loss", 1.0)
 
     task = Logs([Schedule(torch_schedulers.ReduceLROnPlateau, "epoch", monitor="val/los")])
-    with pytest.raises(ScheduleError, match=r"ReduceLROnPlateau watches 'val/los'; available: .*train/some.*val/loss"):
+    with pytest.raises(ScheduleError, match=r"ReduceLROnPlateau monitors 'val/los'; available: .*train/some.*val/loss"):
         trainer(max_epochs=1).fit(task, DataLoader(torch.ones(10, 2)), DataLoader(torch.ones(1, 2)))
 
 

@@ -147,10 +147,10 @@ def test_wrong_labels_are_listed_and_corrected(lit, repeated):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([("s00", "1"), ("ID", "1")], "c.csv does not belong to these data: 1 of its 2 corrections are for unknown "
+        ([("s00", "1"), ("ID", "1")], "c.csv does not match the data: 1 of its 2 corrections are for unknown "
          "samples (line 2)"),
         ([("ID", "11")], "c.csv, line 2: there is no class '11'; did you mean 1?"),
-        ([("ID", "1"), ("ID", "2")], "c.csv, line 3: ID is '2', but '1' in line 2"),
+        ([("ID", "1"), ("ID", "2")], "c.csv, line 3: ID is '2', but '1' on line 2"),
         (None, "c.csv has no column id and correction; `doubts` writes a file with these columns"),
     ],
 )  # fmt: skip
@@ -176,4 +176,4 @@ def test_only_a_complete_repeat_over_folds_is_accepted(lit, workspace):
     told = lit("doubts repeats/mine")
     again = "has not finished: run the same `toy repeat` again"
     assert (told.status, told.err) == (2, f"error: repeats/mine/quickstart/fold-0 {again}\n")
-    assert "no file x.csv; `doubts` writes one" in lit(f"{FIT} --data.corrections=x.csv").err
+    assert "the file x.csv does not exist; `doubts` creates it" in lit(f"{FIT} --data.corrections=x.csv").err

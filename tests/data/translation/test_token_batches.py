@@ -80,7 +80,7 @@ def test_order_is_a_function_of_seed_and_epoch():
         ({"batch_size": 3}, "one of"),
         ({"batch_tokens": None}, "one of"),
         ({"batch_tokens": 0}, "must be at least 1, got 0"),
-        ({"size": 3, "num_replicas": 4}, "3 samples cannot be divided"),
+        ({"size": 3, "num_replicas": 4}, "3 samples cannot be split into the same number"),
     ],
 )
 def test_impossible_options(options, message):

@@ -1,1 +1,1 @@
-"""The base classes of data modules, and the order of their samples."""
+"""Base classes for data modules, and samplers that define the order of samples."""

@@ -1,4 +1,4 @@
-"""Corrected labels for training samples, as specified by the option `corrections` of `SplitData`."""
+"""Corrections of training labels from a CSV file, for the option `corrections` of `SplitData`."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Relabelled(Subset):
-    """A dataset of `(input, class)` with different classes `(N,)`."""
+    """Dataset of `(input, class)` pairs whose classes are replaced by `targets` `(N,)`."""
 
     def __init__(self, dataset: Dataset, targets: Tensor) -> None:
         super().__init__(dataset, range(len(targets)))
@@ -33,14 +33,14 @@ class Relabelled(Subset):
 
 
 def described(data: Any, split: "Split") -> Mapping[int, Mapping[str, str]]:
-    """Map the index of each sample in predictions to its description. Return an empty mapping if there are none."""
+    """Return the description of each sample by its index in the predictions, or an empty dict if there are none."""
     return data.inputs(split) if hasattr(data, "inputs") else {}
 
 
 def sample_ids(data: "SplitData", split: "Split") -> list[str]:
     """Return an id for each sample of a split, such as `s1f0c32ab99e4`. Identical samples have the same id.
 
-    It is a hash of the description of the sample, such as a file or a text, or else of its input tensor.
+    The id is a hash of the sample's description, such as its file or text, or else a hash of the input tensor.
     """
     rows = described(data, split).values()
     if any(rows):
@@ -48,7 +48,7 @@ def sample_ids(data: "SplitData", split: "Split") -> list[str]:
     dataset, found = data.dataset(split), []
     for indices in torch.arange(len(dataset)).split(1000):
         batch = dataset[indices]
-        if isinstance(batch, DataError):  # such as an unreadable file
+        if isinstance(batch, DataError):  # for example, if a file is unreadable
             raise batch
         found += [_hash(sample.numpy().tobytes()) for sample in batch[0].cpu()]
     return found
@@ -60,14 +60,14 @@ def _hash(content: bytes) -> str:
 
 
 def apply_corrections(data: "SplitData", file: str) -> None:
-    """Replace labels in the training split of a data module with the labels in a file.
+    """Replace labels in a data module's training split with the corrected labels in a file.
 
     Raises:
-        DataError: the file is invalid, it contains an unknown class or sample, or samples do not have one class each.
+        DataError: if the file is invalid, a class or sample is unknown, or a sample does not have exactly one class.
     """
     old = data.splits["train"]
     if (labels := classes_of(old)) is None:
-        raise DataError("data.corrections: the training samples need a single class each, in memory or as `targets`")
+        raise DataError("data.corrections: each training sample needs a single class, in memory or as `targets`")
     classes = list(getattr(data, "class_names", None) or map(str, range(int(labels.max()) + 1)))
     wanted = _read(file, classes)
     ids = sample_ids(data, "train")
@@ -81,7 +81,7 @@ def apply_corrections(data: "SplitData", file: str) -> None:
     if unknown:
         lines = first_of(sorted(wanted[sample][1] for sample in unknown))
         what = f"{len(unknown)} of its {len(wanted)} corrections are for unknown samples (line {lines})"
-        raise DataError(f"{file} does not belong to these data: {what}")
+        raise DataError(f"{file} does not match the data: {what}")
     corrected = labels.clone()
     for place, sample in enumerate(ids):
         if sample in wanted:
@@ -94,13 +94,13 @@ def apply_corrections(data: "SplitData", file: str) -> None:
 
 
 def _read(file: str, classes: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """Return the corrected class of each sample and its line in the file. Blank corrections are skipped."""
+    """Return each sample's corrected class and its line in the file. Blank corrections are skipped."""
     from lit_engine.data.tables import CSVFile
 
     if not Path(file).expanduser().is_file():
-        raise DataError(f"data.corrections: there is no file {file}; `doubts` writes one")
+        raise DataError(f"data.corrections: the file {file} does not exist; `doubts` creates it")
     table = CSVFile(file)
-    if len(table.names) == 1:  # some spreadsheets write semicolons
+    if len(table.names) == 1:  # some spreadsheets separate columns by semicolons
         table = CSVFile(file, ";")
     if missing := [name for name in ("id", "correction") if name not in table.names]:
         raise DataError(f"{file} has no column {' and '.join(missing)}; `doubts` writes a file with these columns")
@@ -112,5 +112,5 @@ def _read(file: str, classes: Sequence[str]) -> dict[str, tuple[str, int]]:
             raise DataError(f"{file}, line {line}: there is no class {label!r}{hint}")
         if label and found.setdefault(sample, (label, line))[0] != label:
             other, before = found[sample]
-            raise DataError(f"{file}, line {line}: {sample} is {label!r}, but {other!r} in line {before}")
+            raise DataError(f"{file}, line {line}: {sample} is {label!r}, but {other!r} on line {before}")
     return found

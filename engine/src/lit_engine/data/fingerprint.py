@@ -1,4 +1,4 @@
-"""Fingerprints of the splits of a run, which reveal later changes of the data."""
+"""Fingerprints of a run's splits, which reveal later changes to the data."""
 
 import hashlib
 import os
@@ -12,16 +12,16 @@ import torch
 from lightning.pytorch import LightningDataModule, Trainer
 from torch.utils.data import Dataset
 
-# Only evenly spaced parts of larger data are read, so that a fingerprint takes at most about a second.
+# Above these limits, only evenly spaced parts are read, so that a fingerprint takes at most about a second.
 MOST_BYTES, MOST_ITEMS, MOST_FILES = 2**28, 50_000, 1000
 HEAD = 2**16  # number of bytes to read from each file
 SKIPPED = (torch.nn.Module, LightningDataModule, Trainer, FunctionType, ModuleType, type)  # they contain no samples
 
 
 def fingerprints(trainer: Trainer, known: Container[str] = ()) -> dict[str, str]:
-    """Return the fingerprint of each loaded split and of the sampling weights, except for those that are `known`.
+    """Return the fingerprints of the loaded splits and the sampling weights by name, excluding the `known` names.
 
-    Data modules other than `SplitData` may have no splits. The datasets of their loaders are used instead.
+    If a data module has no `splits`, the datasets of its loaders are used instead.
     """
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
     loaders = {"train": trainer.train_dataloader, "val": trainer.val_dataloaders, "test": trainer.test_dataloaders}
@@ -30,16 +30,16 @@ def fingerprints(trainer: Trainer, known: Container[str] = ()) -> dict[str, str]
     found = {}
     for name, part in parts.items():
         if part is not None and name not in known:
-            with suppress(Exception):  # no dataset may stop the training, whatever it contains
+            with suppress(Exception):  # a dataset that cannot be hashed must not stop training
                 found[name] = fingerprint(part)
     return found
 
 
 def fingerprint(data: Any) -> str:
-    """Return the SHA-256 of arrays, plain values and files in nested containers and in public attributes of objects.
+    """Return a SHA-256 hash of the arrays, plain values and files in nested containers and public attributes.
 
-    If a string is the path of a file, the name, size and content of the file are hashed. Folders are ignored,
-    so that data can be moved. Contents of files are read last.
+    If a string is the path of a file, the file's name, size and content are hashed. Folders are ignored, so that data
+    can be moved. File contents are read last.
     """
     found, files, seen = hashlib.sha256(), list[str](), dict[int, Any]()
     for part in _parts(data, files, seen):
@@ -51,7 +51,7 @@ def fingerprint(data: Any) -> str:
 
 
 def _parts(value: Any, files: list[str], seen: dict[int, Any]) -> Any:
-    """Yield the bytes of a value, and add the paths in it to `files`. `seen` contains the visited objects by id."""
+    """Yield the bytes of a value, and add the paths in it to `files`. `seen` maps ids to visited objects."""
     if isinstance(value, str | os.PathLike):
         path = os.fspath(value)
         if "/" in path and os.path.isfile(path):

@@ -1,4 +1,4 @@
-"""Image data: reading files, transforms on the device, and the base class for image datasets."""
+"""Base class for image data, with functions for reading image files and transforming batches on the device."""
 
 import os
 import struct
@@ -20,7 +20,7 @@ from lit_engine.errors import DataError
 
 
 class PerSample(nn.Module):
-    """Module that applies a transform to each image of a batch, so that each image gets its own random draws."""
+    """Module that applies a transform to each image of a batch, with different random numbers for each image."""
 
     def __init__(self, transform: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class PerSample(nn.Module):
 
 
 def is_per_image(transform: Any) -> bool:
-    """Return whether a transform is a plain function, or contains a transform of torchvision (v1 or v2)."""
+    """Return whether a transform is a plain function or contains a torchvision transform (v1 or v2)."""
     if not isinstance(transform, nn.Module):
         return True
     kinds = (kind for part in transform.modules() for kind in type(part).__mro__)
@@ -40,11 +40,11 @@ def is_per_image(transform: Any) -> bool:
 
 
 class BatchTransforms(nn.Sequential):
-    """Sequence of transforms for a batch: `(B, C, H, W)` → `(B, C', H', W')`.
+    """Sequence of transforms from a batch `(B, C, H, W)` to a batch `(B, C', H', W')`.
 
-    Transforms of torchvision draw random numbers once per call. They, and modules that contain them, are therefore
-    applied to each image separately. All others receive the whole batch and draw for each image, as in
-    `data/augmentation.py`.
+    torchvision transforms draw random numbers once per call. Modules that contain them are therefore applied to each
+    image separately, like plain functions. All other modules receive the whole batch, and must draw random numbers for
+    each image, as in `data/augmentation.py`.
     """
 
     def __init__(self, transforms: Sequence[Any]) -> None:
@@ -53,10 +53,10 @@ class BatchTransforms(nn.Sequential):
     def transform_with_masks(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
         """Transform masks `(B, H, W)` together with their images, which only `torchvision.transforms.v2` supports.
 
-        Mask pixels from outside the image, for example after a rotation, are -1 (unknown).
+        Mask pixels from outside the original image, for example after a rotation, are set to -1 (unknown).
 
         Raises:
-            DataError: if there is any other transform, because it would transform only the images.
+            DataError: if a transform does not support masks, because it would only transform the images.
         """
         from torchvision.transforms import v2
         from torchvision.tv_tensors import Image as OfImage
@@ -65,7 +65,7 @@ class BatchTransforms(nn.Sequential):
         transforms: list[Any] = [step.transform if isinstance(step, PerSample) else step for step in self]
         if wrong := [type(step).__name__ for step in transforms if not isinstance(step, v2.Transform)]:
             raise DataError(f"train_transforms: {wrong[0]} cannot transform masks: use torchvision.transforms.v2")
-        # torchvision fills masks with 0, so values are shifted by 1 during the transforms.
+        # torchvision fills masks with 0, so mask values are shifted by 1 during the transforms.
         pairs = [(OfImage(image), Mask(mask + 1)) for image, mask in zip(images, masks, strict=True)]
         for transform in transforms:
             pairs = [transform(*pair) for pair in pairs]
@@ -76,8 +76,8 @@ class BatchTransforms(nn.Sequential):
 class ImageBatch(NamedTuple):
     """Images, their targets, and their indices in the split.
 
-    `images` `(B, C, H, W)` is uint8 as loaded, and float in [0, 1] once it reaches the task. `targets` is int64 `(B,)`
-    (-1: unknown), or contains labels or masks (see `ImageData.load`). `indices` is int64 `(B,)`.
+    `images` `(B, C, H, W)` are loaded as uint8, and converted to float in [0, 1] before they reach the task. `targets`
+    are int64 classes `(B,)` (-1 if unknown), labels or masks (see `ImageData.load`). `indices` are int64 `(B,)`.
     """
 
     images: Tensor
@@ -95,33 +95,33 @@ def check_images(images: Tensor, input_shape: tuple[int, int, int], what: str) -
     if images.dtype == torch.uint8 or not images.numel():
         return
     if not images.is_floating_point():
-        raise DataError(f"{what} has dtype {images.dtype}: it must be torch.uint8, or floats in [0, 1]")
+        raise DataError(f"{what} has dtype {images.dtype}: use torch.uint8, or floats in [0, 1]")
     low, high = (value.item() for value in images.aminmax())
     if not (low >= -0.5 and high <= 1.5):  # also true for NaN
         raise DataError(
-            f"{what} has values from {low:g} to {high:g}: floats must be in [0, 1], "
-            "and the task normalises by mean and std, so remove any `Normalize`"
+            f"{what} has values from {low:g} to {high:g}: floats must be in [0, 1]. "
+            "Remove any `Normalize` transform, because the task normalises by mean and std"
         )
 
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 
 
-# Errors that Pillow raises for files that are not images, truncated or malicious.
+# Errors that Pillow raises for files that are truncated, malicious or not images.
 UNREADABLE = (OSError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError)
 
 
 def to_8bit_upright(image: Image.Image) -> Image.Image:
-    """Convert an image to 8 bits per channel on a white background, and rotate it by its EXIF orientation.
+    """Convert an image to 8 bits per channel, apply its EXIF orientation, and fill transparent areas with white.
 
     Raises:
-        ValueError: if its values are floats or 32-bit integers, whose range is unknown.
+        ValueError: if the pixel values are floats or 32-bit integers, whose range is unknown.
     """
     ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))  # 65535 becomes 255
     elif image.mode in ("I", "F"):
-        raise ValueError("the range of its values is unknown: save it with 8 or 16 bits per channel")
+        raise ValueError("the range of the pixel values is unknown: save the image with 8 or 16 bits per channel")
     if "A" in image.mode or "transparency" in image.info:
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
     return image
@@ -133,7 +133,7 @@ def is_picture(path: Path) -> bool:
 
 
 def pictures_in(folder: Path) -> list[str]:
-    """Return the image files in a folder and its subfolders, sorted by name, without hidden folders.
+    """Return the image files in a folder and its subfolders, sorted by name. Hidden folders are skipped.
 
     Links are followed unless they lead to a parent folder or a folder that was already visited.
     """
@@ -148,17 +148,17 @@ def pictures_in(folder: Path) -> list[str]:
 
 
 def decode_smaller(image: Image.Image, side: int) -> None:
-    """Let the decoder scale a large JPEG file to 1/2, 1/4 or 1/8, which takes a fraction of the time.
+    """Make the decoder scale a large JPEG image down to 1/2, 1/4 or 1/8 of its size, which is much faster.
 
-    Height and width stay at least twice `side`, in pixels, so that resizing to `side` still averages over pixels.
+    Height and width remain at least `2 * side` pixels, so that resizing to `side` still averages over pixels.
     """
     image.draft(None, (2 * side, 2 * side))
 
 
 def to_tensor(image: Image.Image, input_shape: tuple[int, int, int], crop: bool = False) -> Tensor:
-    """Resize an image to a uint8 tensor of `input_shape` = (C, H, W), in greyscale (C = 1) or RGB (C = 3).
+    """Resize an image to a uint8 tensor of shape `input_shape` (C, H, W), in greyscale (C = 1) or RGB (C = 3).
 
-    With `crop`, the aspect ratio is kept, and the excess is cut off equally on both sides.
+    With `crop`, the aspect ratio is preserved, and the image is cropped equally on both sides.
     """
     channels, height, width = input_shape
     decode_smaller(image, max(height, width))
@@ -174,9 +174,9 @@ class PictureFiles(Dataset):
     """Image files in a folder, sorted by name. Indexing with a tensor of indices `(b,)` returns a batch.
 
     Args:
-        folder: folder to search, including subfolders that are not hidden, or a single image file.
-        input_shape: `(C, H, W)` to which the images are converted.
-        crop: whether to keep the aspect ratio, see `to_tensor`.
+        folder: folder to search, including visible subfolders, or a single image file.
+        input_shape: shape `(C, H, W)` of the converted images.
+        crop: whether to preserve the aspect ratio (see `to_tensor`).
 
     Raises:
         DataError: if the folder does not exist or contains no image file.
@@ -194,7 +194,7 @@ class PictureFiles(Dataset):
         return len(self.files)
 
     def __getitem__(self, indices: Tensor) -> ImageBatch:
-        """Return a batch without unreadable files. The batch may be empty."""
+        """Return a batch of the readable files, which may be empty."""
         images = [torch.empty(0, *self.input_shape, dtype=torch.uint8)]
         readable = []
         for index in indices.tolist():
@@ -209,7 +209,7 @@ class PictureFiles(Dataset):
 
 
 class Samples(Dataset):
-    """Batches of a dataset of `(image, target)` pairs, whose images are PIL images or tensors `(C, H, W)`."""
+    """Batches from a dataset of `(image, target)` pairs, in which images are PIL images or tensors `(C, H, W)`."""
 
     def __init__(self, dataset: Any, input_shape: tuple[int, int, int], crop: bool = False) -> None:
         self.dataset, self.input_shape, self.crop = dataset, input_shape, crop
@@ -218,7 +218,7 @@ class Samples(Dataset):
         return len(self.dataset)
 
     def __getitem__(self, indices: Tensor) -> ImageBatch | DataError:
-        """Return a batch, or a DataError instead of raising it, because a worker would pass on only its traceback."""
+        """Return a batch or a DataError. If a worker raised the error, the main process would only get a traceback."""
         try:
             samples = [self.dataset[index] for index in indices.tolist()]
             images = [self.fit(image) for image, _ in samples]
@@ -227,7 +227,7 @@ class Samples(Dataset):
         return ImageBatch(torch.stack(images), torch.stack([torch.as_tensor(t).long() for _, t in samples]), indices)
 
     def fit(self, image: Tensor | Image.Image) -> Tensor:
-        """Convert an image to `input_shape` = `(C, H, W)`, as uint8, or as floats if it contains floats."""
+        """Convert an image to a uint8 or float tensor of shape `input_shape` `(C, H, W)`."""
         if isinstance(image, Image.Image):
             return to_tensor(image, self.input_shape, self.crop)
         check_images(image[None], self.input_shape, "an image of the dataset")
@@ -235,7 +235,7 @@ class Samples(Dataset):
 
 
 def split_dataset(dataset: Any, size: int) -> tuple[Subset, Subset]:
-    """Split `size` samples off a dataset. The split is stratified if each sample has a class."""
+    """Split a dataset so that the second part has `size` samples. Stratify if each sample has a class."""
     rest, part = split_by_class(len(dataset), size, labels_of(dataset))
     return Subset(dataset, rest.tolist()), Subset(dataset, part.tolist())
 
@@ -243,17 +243,17 @@ def split_dataset(dataset: Any, size: int) -> tuple[Subset, Subset]:
 class ImageData(SplitData):
     """Base class for image data, in which a split is a pair of tensors or a map-style dataset.
 
-    A subclass implements `load` and sets the four attributes below in its constructor. The config links them to the
-    model. `mean` and `std` are for pixel values in [0, 1]. Checkpoints contain them, because tasks normalise images.
+    A subclass implements `load`, and sets the four attributes below in its constructor. The config links the attributes
+    to the model. Checkpoints contain `mean` and `std` (for pixel values in [0, 1]), because tasks normalise images.
 
     Args:
-        root: folder of the data.
-        train_transforms: transforms of the uint8 training batches `(B, C, H, W)` on the device. Transforms in
-            `data/augmentation.py` and your own modules receive the whole batch; torchvision's receive single images.
-        eval_transforms: transforms for validation, test and prediction. All of them receive the whole batch.
-        on_device: keep tensors on the accelerator to avoid copying batches; they need one byte per value there.
-        num_workers: number of processes that load the batches of a dataset; 0 uses the main process, as for tensors.
-        pin_memory: copy batches through page-locked memory for a faster transfer to a GPU; by default, on CUDA.
+        root: folder that contains the data.
+        train_transforms: transforms for uint8 training batches `(B, C, H, W)` on the device. torchvision's transforms
+            receive single images. All other modules receive the whole batch (see `data/augmentation.py`).
+        eval_transforms: transforms for validation, test and prediction. These transforms receive the whole batch.
+        on_device: store tensors in the accelerator's memory (one byte per value), so that batches are not copied.
+        num_workers: number of processes that load batches. With 0, or for tensors, the main process loads batches.
+        pin_memory: copy batches through page-locked memory to transfer them to a GPU faster. Default: only on CUDA.
         **kwargs: arguments of `SplitData`.
     """
 
@@ -262,7 +262,7 @@ class ImageData(SplitData):
     mean: list[float]
     std: list[float]
     predicts_on = "images"
-    crop: bool = False  # whether image files keep their proportions
+    crop: bool = False  # whether to preserve the aspect ratio of image files
 
     def __init__(
         self,
@@ -281,20 +281,20 @@ class ImageData(SplitData):
         self.on_device, self.num_workers, self.pin_memory = on_device, num_workers, pin_memory
 
     def load(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
-        """Return images `(N, C, H, W)`, uint8 or floats in [0, 1], and int64 targets of one split.
+        """Return the images `(N, C, H, W)` (uint8 or floats in [0, 1]) and the int64 targets of a split.
 
         Targets are classes `(N,)`, labels `(N, num_classes)` (1 if the image has the label, else 0), or masks
-        `(N, H, W)` with the class of each pixel (-1: unknown).
+        `(N, H, W)` with the class of each pixel (-1 if unknown).
 
-        Alternatively, return a dataset of `(image, target)` with PIL images, or tensors `(C, H, W)` as above.
+        Alternatively, return a dataset of `(image, target)` pairs. The images are PIL images or tensors `(C, H, W)`.
         """
         raise NotImplementedError
 
     def loaded(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
-        """Return the result of `load` after checking the part that is in memory.
+        """Return the result of `load` after checking everything that is in memory.
 
         Raises:
-            DataError: if the split is empty, images or targets are invalid, or their numbers differ.
+            DataError: if the split is empty, images or targets are invalid, or their counts differ.
         """
         data = self.load(split)
         if not isinstance(data, tuple):
@@ -331,29 +331,29 @@ class ImageData(SplitData):
         return len(self.class_names)
 
     def dataset(self, split: Split) -> Rows | Samples:
-        """Return a split that was set up. `dataset[indices]` is an `ImageBatch`."""
+        """Return the dataset of a loaded split. Indexing it with a tensor returns an `ImageBatch`."""
         data = self.splits[split]
         return Rows(ImageBatch, *data) if isinstance(data, tuple) else Samples(data, self.input_shape, self.crop)
 
     def preparation(self) -> dict[str, Any]:
-        """Describe, as plain data, how images are prepared for the network; `export` records it in model.json."""
+        """Return a description of how images are prepared for the network, which `export` writes to model.json."""
         channels, height, width = self.input_shape
         steps = [str(step.transform if isinstance(step, PerSample) else step) for step in self.eval_transforms]
         return {
             "channels": channels, "size": [height, width], "keep_proportions_and_crop": self.crop,
-            "eval_transforms": steps, "values": "float32 from 0 to 1, which is uint8 divided by 255",
+            "eval_transforms": steps, "values": "float32 from 0 to 1 (uint8 values divided by 255)",
         }  # fmt: skip
 
     def batches(self, dataset: Any, split: Split) -> Loader:
-        """Return a loader, which uses `num_workers` processes if the images are not in memory."""
+        """Return a loader that uses `num_workers` processes unless the images are in memory."""
         workers = 0 if isinstance(dataset, Rows) else self.num_workers
         return Loader(dataset, self.batch_sampler(dataset, split), workers, self.pins(dataset))
 
     def predict_from(self, folder: str | Path) -> dict[int, dict[str, str]]:
-        """Let `predict` classify the image files in a folder, or a single image file, instead of the test split.
+        """Make `predict` read the image files in a folder, or a single image file, instead of the test split.
 
         Returns:
-            The `file` of each image by its index, for the table of predictions.
+            A dict with the `file` of each image, by image index, for the prediction table.
 
         Raises:
             DataError: if the folder does not exist or contains no image file.
@@ -376,8 +376,8 @@ class ImageData(SplitData):
         training = trainer is not None and trainer.training
         transforms = self.train_transforms if training else self.eval_transforms
         if trainer is not None and training and len(transforms):
-            # Each batch has its own random stream, even after resuming. Its first sample identifies it, unless samples
-            # repeat within an epoch.
+            # Each batch has its own random stream, even after resuming. Its first sample identifies the batch.
+            # If samples repeat within an epoch, the batch number and the rank identify the batch instead.
             repeats = self.sample_weights is not None
             key = (ready_batches(trainer), trainer.global_rank) if repeats else (self._first,)
             seed = self.rank_settings()["seed"]
@@ -395,20 +395,20 @@ class ImageData(SplitData):
 class DatasetImages(ImageData):
     """Images from map-style datasets, such as torchvision's.
 
-    Without `val`, a fixed part of `train` (`val_size`) is used for validation. It is stratified by class if the dataset
-    has `targets`, as torchvision's do. Without `test`, the test split is a part of `train` chosen in the same way
-    (`test_size`), or a fold of `folds`. With neither, only `fit` and `validate` work.
+    Without `val`, a fixed part of `train` (`val_size`) is used for validation. The part is stratified by class if the
+    dataset has `targets`, as in torchvision. Without `test`, the test split is selected from `train` in the
+    same way (`test_size`), or is one of the `folds`. Without a test split, only `fit` and `validate` work.
 
     Args:
         train: training samples.
         val: validation samples.
         test: test samples.
-        val_size: number of validation samples if `val` is not given; below 1, a fraction of the remaining `train`.
-        class_names: names of the classes; defaults to the `classes` of `train`.
-        input_shape: `(C, H, W)` to which images are resized.
+        val_size: number of validation samples if `val` is omitted. Below 1, it is a fraction of the rest of `train`.
+        class_names: names of the classes. Default: the `classes` of `train`.
+        input_shape: shape `(C, H, W)` of the resized images.
         mean: mean of each channel, for values in [0, 1].
         std: standard deviation of each channel.
-        test_size: number of test samples if `test` is not given; below 1, a fraction of `train`; 0 for no test split.
+        test_size: number of test samples if `test` is omitted. Below 1, it is a fraction of `train`. 0 means no split.
         **kwargs: arguments of `ImageData`.
 
     Raises:
@@ -457,12 +457,12 @@ class DatasetImages(ImageData):
                 size = len(self._given["train"])
                 val_size = round(size * self._val_size) if 0 < self._val_size < 1 else self._val_size
                 if not 0 < val_size < size:
-                    raise DataError(f"val_size {self._val_size} leaves no training or validation samples of {size}")
+                    raise DataError(f"val_size {self._val_size} leaves no training or validation samples out of {size}")
                 self.splits["train"], self.splits["val"] = split_dataset(self._given["train"], int(val_size))
         super().setup(stage)
 
     def load(self, split: Split) -> Dataset:
-        """Raise DataError, because `setup` found no such split."""
+        """Raise DataError, because `setup` has not created this split."""
         where = "" if self.splits or self.root.is_dir() else f" (there is no folder {self.root})"
         raise DataError(f"{type(self).__name__} has no {split} split: only {', '.join(self.splits) or 'none'}{where}")
 

@@ -1,4 +1,4 @@
-"""Base class for data: splits that are loaded once, and loaders whose order depends only on (seed, epoch)."""
+"""Base class for data modules. Splits are loaded once, and the order of samples depends only on (seed, epoch)."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -24,7 +24,7 @@ class Rows:
     """Tensors with samples along the first axis. Indexing with a tensor of indices `(b,)` returns a batch.
 
     Args:
-        batch: builds a batch from the selected rows of each tensor and the indices.
+        batch: function that builds a batch from the selected rows of each tensor and their indices.
         *tensors: tensors of equal length.
     """
 
@@ -42,12 +42,12 @@ class Rows:
 
 
 def build_datamodule(config: Mapping[str, Any]) -> LightningDataModule:
-    """Build a data module from the `data` section of a config, which stays unchanged."""
+    """Build a data module from the `data` section of a config, which is not modified."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(LightningDataModule, "data")
     try:
         return parser.instantiate(parser.parse_object({"data": deepcopy(config)})).data
-    except ValueError as error:  # jsonargparse wraps the error of the class
+    except ValueError as error:  # jsonargparse wraps errors that the class raises
         if isinstance(error.__cause__, DataError):
             raise error.__cause__ from None
         raise
@@ -59,46 +59,46 @@ def accumulation_steps(trainer: Any) -> int:
 
 
 def accumulation_schedule(trainer: Any) -> GradientAccumulationScheduler | None:
-    """Return Lightning's callback that changes the `accumulation_steps` between epochs, or None."""
+    """Return Lightning's callback that changes the number of micro-batches between epochs, or None."""
     callbacks = getattr(trainer, "callbacks", ())
     return next((one for one in callbacks if isinstance(one, GradientAccumulationScheduler)), None)
 
 
 class SplitData(LightningDataModule):
-    """Data module with three splits. Each is loaded once, and training can resume within an epoch.
+    """Data module with three splits. Each split is loaded once, and training can resume mid-epoch.
 
-    A subclass implements `load`, and `prepare_data` if there is something to download.
+    A subclass implements `load`, and `prepare_data` if data must be downloaded.
 
     Args:
-        batch_size: samples per process (per micro-batch when accumulating gradients). If neither size is given,
-            `default_batch_size` is used.
-        eval_batch_size: samples per process in evaluations. It changes memory and speed, but not the results.
+        batch_size: number of samples per process (and per micro-batch when accumulating gradients). If neither this nor
+            `global_batch_size` is set, `default_batch_size` is used.
+        eval_batch_size: number of samples per process in evaluations. The size affects memory and speed, not results.
         drop_last: drop the last training batch if it is not full.
-        seed: seed for the order of the training samples; `null` uses the seed of `seed_everything`.
-        global_batch_size: samples per optimizer step over all processes and micro-batches; replaces `batch_size`.
-            Steps then use the same samples for all numbers of processes and micro-batches that divide it.
-        folds: number of folds, one of which is the test split. Only for data whose test split comes from `hold_out`.
-        fold: index of the test fold, from 0.
-        sampling: draw the training samples of each epoch with replacement. `balanced` draws all classes equally often,
-            `{CLASS: 3}` draws samples of a class three times as often as others, and a file contains a weight for each
-            training sample, one per line. Epochs keep their length. Other splits are not resampled.
-        corrections: CSV file written by `doubts`, with corrected labels of training samples. Validation and test
-            samples keep their labels.
+        seed: seed for the order of the training samples. Default: the seed set by `seed_everything`.
+        global_batch_size: number of samples per optimizer step. It replaces `batch_size`. The number of processes and
+            micro-batches must divide this size, and does not change the samples of a step.
+        folds: number of folds, one of which is the test split. Data modules must use `hold_out` to support folds.
+        fold: index of the test fold, counted from 0.
+        sampling: draw the training samples of each epoch with replacement. `balanced` draws all classes equally often.
+            A dict sets the weight of each class (1 if omitted), so samples of a class with weight 3 are drawn three
+            times as often. A file contains one weight per line for each training sample. Epochs keep their length.
+        corrections: CSV file written by `doubts`, which contains corrected labels for training samples. Labels of
+            validation and test samples are not changed.
 
     Attributes:
-        splits: the loaded data of each split.
+        splits: loaded data by split name.
         sample_weights: weight of each training sample `(N,)`, set by `setup` if `sampling` is used.
-        new: samples for `predict` instead of the test split. The method `predict_from` sets them.
-        predict_source: name of the input to `predict`, used to name its output file.
+        new: samples that `predict` uses instead of the test split. The method `predict_from` sets these samples.
+        predict_source: name of the input to `predict`, which is used to name the output file.
 
     Raises:
-        DataError: if a batch size is below 1, both training batch sizes are given, or there is no such fold.
+        DataError: if a batch size is below 1, both training batch sizes are set, or the fold does not exist.
     """
 
     default_batch_size: ClassVar[int] = 64
     official_test: ClassVar[bool] = False  # if True, `folds` is rejected before anything is downloaded
-    pin_memory: bool | None = None  # see `pins`; None: on CUDA
-    batch: Callable[..., Any]  # builds a NamedTuple of tensors and indices, see `Rows`
+    pin_memory: bool | None = None  # None pins memory only on CUDA (see `pins`)
+    batch: Callable[..., Any]  # builds a NamedTuple of tensors and indices (see `Rows`)
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class SplitData(LightningDataModule):
     ) -> None:
         super().__init__()
         if folds is not None and (folds < 2 or not 0 <= fold < folds):
-            raise DataError(f"folds must be at least 2 and fold from 0 to folds - 1, got {folds} and {fold}")
+            raise DataError(f"folds must be at least 2, and fold must be from 0 to folds - 1, got {folds} and {fold}")
         if folds is not None and self.official_test:
             raise self._no_folds()
         sizes = {"batch_size": batch_size, "global_batch_size": global_batch_size, "eval_batch_size": eval_batch_size}
@@ -140,11 +140,11 @@ class SplitData(LightningDataModule):
         self._resume: dict[str, Any] | None = None  # position at which training continues
 
     def load(self, split: Split) -> Any:
-        """Return one split: tensors with samples along the first axis, or an object that maps indices to a batch."""
+        """Return a split as tensors with samples along the first axis, or as an object that maps indices to a batch."""
         raise NotImplementedError
 
     def loaded(self, split: Split) -> Any:
-        """Return the result of `load` in the form that is stored in `splits`, for example after checks or encoding."""
+        """Return the result of `load` as it is stored in `splits`, for example after checking or encoding it."""
         return self.load(split)
 
     def setup(self, stage: str) -> None:
@@ -167,10 +167,10 @@ class SplitData(LightningDataModule):
     def hold_out(
         self, size: int, test_size: int, labels: Tensor | None = None, stratified: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Return the indices of `size` samples outside and inside the test split, ascending and the same in every run.
+        """Return the ascending sample indices outside and inside the test split, which are the same in every run.
 
-        The test split is a random part of `test_size`, or the fold. If `labels` contains classes `(size,)`, each fold
-        contains an equal share of each class, to within one sample. With `stratified`, so does the random part.
+        The test split contains `test_size` random samples, or the test fold. Folds contain equal shares of each class
+        in `labels` `(size,)`, to within one sample. With `stratified`, random samples also preserve class proportions.
         """
         if not self.folds:
             return split_by_class(size, test_size, labels if stratified else None)
@@ -178,25 +178,25 @@ class SplitData(LightningDataModule):
         return self.split_off(folds_of(labels, self.folds))
 
     def split_off(self, folds: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the same indices as `hold_out`, given the fold of each sample `(N,)`."""
+        """Return the indices outside and inside the test fold, given the fold of each sample `(N,)`."""
         self._folded = True
         return (folds != self.fold).nonzero().flatten(), (folds == self.fold).nonzero().flatten()
 
     def dataset(self, split: Split) -> Any:
-        """Return a split that was set up. `dataset[indices]` is a batch."""
+        """Return the dataset of a loaded split. Indexing it with a tensor of indices returns a batch."""
         data = self.splits[split]
         return Rows(self.batch, *data) if isinstance(data, tuple) else data
 
     def size_of(self, split: Split) -> int:
-        """Return the number of samples in a split that was set up."""
+        """Return the number of samples in a loaded split."""
         return len(self.dataset(split))
 
     def has_split(self, split: Split) -> bool:
-        """Return whether a split may exist. Can be called before `setup`."""
+        """Return whether a split may exist. This method can be called before `setup`."""
         return True
 
     def shuffles(self, split: Split) -> bool:
-        """Return whether a split is shuffled in each epoch: the training split, unless `overfit_batches` is set."""
+        """Return whether a split is shuffled, which is true for training unless `overfit_batches` is set."""
         return split == "train" and not getattr(self.trainer, "overfit_batches", 0)
 
     def rank_settings(self) -> dict[str, int]:
@@ -229,11 +229,11 @@ class SplitData(LightningDataModule):
         return self.batches(self.dataset(split), split)
 
     def batches(self, dataset: Any, split: Split) -> Loader:
-        """Return a loader for the batches of a dataset, in the order used for a split."""
+        """Return a loader for a dataset's batches, in the order that is used for `split`."""
         return Loader(dataset, self.batch_sampler(dataset, split), pin_memory=self.pins(dataset))
 
     def pins(self, dataset: Any) -> bool:
-        """Return whether batches pass through page-locked memory, from which copying to CUDA does not block the CPU."""
+        """Return whether to copy batches through page-locked memory, so that copying to CUDA does not block the CPU."""
         if any(tensor.device.type != "cpu" for tensor in getattr(dataset, "tensors", ())):
             return False
         on_cuda = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
@@ -254,7 +254,7 @@ class SplitData(LightningDataModule):
         return self.loader("test")
 
     def predict_dataloader(self) -> Loader:
-        """Return the loader of the test split, or of the new samples if there are any."""
+        """Return the loader of the new samples if there are any, or else of the test split."""
         return self.loader("test") if self.new is None else self.batches(self.new, "test")
 
     def state_dict(self) -> dict[str, Any]:
@@ -270,8 +270,8 @@ class SplitData(LightningDataModule):
         """Continue training at the saved position.
 
         Raises:
-            DataError: if training continues but the number of samples in a split has changed. Evaluation, and a fork
-                between epochs (`may_change`), only warn that held-out samples may have been used for training.
+            DataError: if training continues but the number of samples in a split has changed. Evaluations and forks
+                between epochs (`may_change`) only print a warning that held-out samples may have been used in training.
         """
         trainer: Any = self.trainer
         training = trainer is not None and trainer.training
@@ -281,13 +281,13 @@ class SplitData(LightningDataModule):
         if changed:
             what = f"the data changed since training: {', '.join(changed)}"
             if training and not state_dict.get("may_change"):
-                raise DataError(f"{what}; start a new run, optionally from its weights with --init_from")
+                raise DataError(f"{what}; start a new run, optionally with the trained weights (--init_from)")
             split = "validation" if training else "test"
             print_once(f"warning: {what}; if splits are random, the {split} split may contain training samples")
         if training and "position" in state_dict:
             if trainer.train_dataloader is None:
                 self._resume = state_dict
-            else:  # the strategy restored the state after a schedule had queried the length of the run
+            else:  # a schedule queried the length of the run before the strategy restored the state
                 trainer.train_dataloader.load_state_dict(state_dict)
 
     def __str__(self) -> str:
@@ -296,7 +296,7 @@ class SplitData(LightningDataModule):
 
 
 def has_test(datamodule: Any) -> bool:
-    """Return whether the data may have a test split, and print a message if not. Can be called before `setup`."""
+    """Return whether the data may have a test split, even before `setup`. If there is none, print a message."""
     own = getattr(type(datamodule), "test_dataloader", None) is not LightningDataModule.test_dataloader
     has = own and (not hasattr(datamodule, "has_split") or datamodule.has_split("test"))
     if not has:
@@ -304,27 +304,27 @@ def has_test(datamodule: Any) -> bool:
     return has
 
 
-# Seed for random splits. It is constant, so that the splits do not depend on the seed of a run.
+# The seed for random splits is constant, so that splits do not depend on the run's seed.
 SPLIT_SEED = 2017
 
 
 def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
-    """Return indices for train `(size - val_size,)` and validation `(val_size,)`, ascending and always the same."""
+    """Return ascending indices for training `(size - val_size,)` and validation `(val_size,)`, equal in all runs."""
     order = _order(size, val_size)
     return order[val_size:].sort().values, order[:val_size].sort().values
 
 
 def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
-    """Return a `random_split` that keeps the proportions of the classes `labels` `(N,)`, to within one sample.
+    """Return a `random_split` that preserves the proportions of the classes in `labels` `(N,)`, to within one sample.
 
-    The largest fractions of samples are rounded up, but a class keeps its last sample for training as long as another
-    class can provide one instead.
+    The class sizes with the largest fractions are rounded up. A class keeps its last sample for training if another
+    class can provide a sample instead.
     """
     size = len(labels)
     order = _order(size, val_size)
     _, classes, counts = labels.unique(return_inverse=True, return_counts=True)
     held = counts * val_size // max(1, size)
-    parts = counts * val_size - held * size  # fractions of a sample, times size
+    parts = counts * val_size - held * size  # fractional counts, multiplied by size
     is_last = held + 1 == counts
     held[(parts - size * is_last).argsort(descending=True, stable=True)[: val_size - int(held.sum())]] += 1
     by_class = order[classes[order].argsort(stable=True)]
@@ -339,7 +339,7 @@ def split_by_class(size: int, val_size: int, labels: Tensor | None) -> tuple[Ten
 
 
 def folds_of(labels: Tensor, folds: int) -> Tensor:
-    """Return each sample's fold `(N,)`, from 0. Classes in `labels` `(N,)` are spread evenly, to within one sample.
+    """Return the fold of each sample `(N,)`, from 0. Classes in `labels` `(N,)` are divided evenly, within one sample.
 
     Raises:
         DataError: if there are more folds than samples.
@@ -354,5 +354,5 @@ def folds_of(labels: Tensor, folds: int) -> Tensor:
 
 def _order(size: int, val_size: int) -> Tensor:
     if not 0 <= val_size <= size:
-        raise DataError(f"a split of {val_size} samples cannot be taken from {size}")
+        raise DataError(f"cannot split off {val_size} of {size} samples")
     return torch.randperm(size, generator=torch.Generator().manual_seed(derive(SPLIT_SEED, size)))

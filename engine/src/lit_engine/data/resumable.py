@@ -1,4 +1,4 @@
-"""Makes the order of any DataLoader depend only on (seed, epoch), so that a run can resume within an epoch."""
+"""Wrapper that makes the order of any DataLoader depend only on (seed, epoch), so that a run can resume mid-epoch."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,7 +12,7 @@ from lit_engine._lightning import ready_batches, replace_loader_parts, set_worke
 from lit_engine.data.sampler import derive, global_seed, outlive_signals, seed_cpu
 from lit_engine.distributed.processes import replicas
 
-Place = Callable[[], tuple[int, int]]  # returns the epoch, and the batch with which to start
+Place = Callable[[], tuple[int, int]]  # returns the epoch and the first batch to load
 
 
 def seed_everywhere(*parts: int | str) -> None:
@@ -25,7 +25,7 @@ def seed_everywhere(*parts: int | str) -> None:
 def make_resumable(loader: Any, trainer: Trainer) -> Any:
     """Wrap a DataLoader over a map-style dataset in a `ResumableLoader`. Return other loaders unchanged.
 
-    Iterable datasets start over, unless their loader has a `state_dict`, such as torchdata's StatefulDataLoader.
+    Iterable datasets start over, unless their loader has a `state_dict`, as torchdata's StatefulDataLoader does.
     """
     is_map_style = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
     if not is_map_style or trainer.predicting:
@@ -40,12 +40,12 @@ def make_resumable(loader: Any, trainer: Trainer) -> Any:
 
 
 class ResumableLoader:
-    """Wrapper of a DataLoader whose order and random draws depend only on the seed, the epoch and the index.
+    """DataLoader wrapper whose order and random numbers depend only on the seed, the epoch and the index.
 
     The sampler or batch sampler stays the same, but its generator is seeded at the start of each epoch. Batches that
-    were already used are skipped without loading them. Random draws in the dataset depend on (seed, epoch, index), even
-    in workers, and draws in a training step on (seed, epoch, batch, rank). All attributes of the DataLoader are
-    available.
+    were already used are skipped without loading them. Random numbers in the dataset depend on (seed, epoch, index),
+    even in workers. Random numbers in a training step depend on (seed, epoch, batch, rank). All attributes of the
+    DataLoader are available.
     """
 
     def __init__(self, loader: DataLoader, seed: int, rank: int, place: Place) -> None:
@@ -63,15 +63,15 @@ class ResumableLoader:
         return getattr(self.__dict__["loader"], name)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches. The epoch is read with the first batch, as Lightning sets it after creating the iterator."""
+        """Yield batches. The epoch is read at the first batch, because Lightning sets it after calling `iter`."""
         epoch, start = self.place()
         for number, batch in enumerate(self.loader, start):
-            seed_everywhere(self.seed, "batch", epoch, number, self.rank)  # for the hooks and the step that follow
+            seed_everywhere(self.seed, "batch", epoch, number, self.rank)  # for the batch's hooks and training step
             yield batch
 
     @property
     def _iterator(self) -> Any:
-        """The iterator of the workers. Lightning uses this attribute to stop them after training."""
+        """The DataLoader's iterator, which Lightning sets to None to stop the workers after training."""
         return worker_iterator(self.loader)
 
     @_iterator.setter
@@ -83,11 +83,11 @@ class ResumableLoader:
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Do nothing. The method tells Lightning that the loader can resume."""
+        """Do nothing. If this method exists, Lightning assumes that the loader can resume."""
 
 
 class SeededOrder:
-    """Sampler that seeds the order of another (batch) sampler by epoch and returns each index as (seed, index)."""
+    """Wrapper of a (batch) sampler that seeds its order in each epoch and yields each index as (seed, index)."""
 
     def __init__(self, sampler: Any, seed: int, place: Place) -> None:
         self._sampler, self._seed, self._place = sampler, seed, place
@@ -105,7 +105,7 @@ class SeededOrder:
             if isinstance(generator := getattr(one, "generator", None), torch.Generator):
                 generator.manual_seed(derive(self._seed, "order", epoch))
         order = list(self._sampler)
-        for found in order[start % max(len(order), 1) :]:  # shorter loaders start again
+        for found in order[start % max(len(order), 1) :]:  # a shorter loader starts over
             if isinstance(found, list | tuple):
                 yield [(derive(self._seed, "sample", epoch, str(index)), index) for index in found]
             else:
@@ -113,7 +113,7 @@ class SeededOrder:
 
 
 class SeededSamples:
-    """A map-style dataset whose random draws depend on the (seed, index) with which a sample is requested."""
+    """Map-style dataset that is indexed by (seed, index), and seeds the random numbers of each sample."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -125,7 +125,7 @@ class SeededSamples:
         return len(self._dataset)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # requested while a worker unpickles the object
+        if name.startswith("__"):  # a worker requests such names while unpickling
             raise AttributeError(name)
         return getattr(self.__dict__["_dataset"], name)
 

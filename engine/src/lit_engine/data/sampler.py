@@ -27,7 +27,7 @@ def derive(*parts: int | str) -> int:
 
 
 def global_seed() -> int:
-    """Return the seed that `seed_everything` set in this process and the processes that it launched, or 0 if unset."""
+    """Return the seed that `seed_everything` set for this process and the processes it launches, or 0 if unset."""
     return int(os.environ.get("PL_GLOBAL_SEED", 0))
 
 
@@ -45,25 +45,25 @@ def seed_step(*parts: int | str, device: torch.device) -> None:
 
 
 class EpochBatches(Sampler[Tensor]):
-    """Sampler of this process's batches of sample indices for one epoch.
+    """Sampler that yields this process's batches of sample indices for one epoch.
 
-    All processes have the same number of batches, because collective operations would hang otherwise. Each batch has at
+    All processes have the same number of batches, because otherwise collective operations would hang. Each batch has at
     least one sample, and each sample occurs exactly once per epoch over all processes, unless there are `weights`.
     Nothing is padded. The order depends only on (seed, epoch).
 
-    With `global_batch_size` G, optimizer step k uses the samples `order[k * G : (k + 1) * G]` for any number of
-    processes and micro-batches, as in MosaicML Streaming's elastic determinism
-    (https://github.com/mosaicml/streaming). The samples are divided evenly. If the last step of an epoch has too few
-    samples, each remaining batch repeats a sample with weight 0.
+    With `global_batch_size` G, optimizer step k uses the samples `order[k*G:(k+1)*G]` for any number of processes and
+    micro-batches, as in MosaicML Streaming's elastic determinism (https://github.com/mosaicml/streaming). The samples
+    are divided evenly among the batches. If the last step of an epoch has too few samples, each remaining batch repeats
+    one sample with weight 0.
 
     Args:
         size: number of samples.
-        batch_size: samples per batch and process.
-        global_batch_size: samples per optimizer step. Exactly one of the two sizes must be set.
-        accumulate: batches per process and optimizer step.
+        batch_size: number of samples per batch and process.
+        global_batch_size: number of samples per optimizer step. Set either this or `batch_size`.
+        accumulate: number of batches per process and optimizer step.
         shuffle: whether to use a new permutation in each epoch instead of ascending indices.
-        weights: weight of each sample `(size,)`, float64. Instead of a permutation, an epoch then consists of `size`
-            samples that are drawn with replacement, with probabilities proportional to the weights.
+        weights: float64 weight of each sample `(size,)`. If set, an epoch consists of `size` samples, which are drawn
+            with replacement and with probabilities proportional to the weights.
         drop_last: whether to drop samples that do not fill a batch on every process.
         seed: seed of the order.
         num_replicas: number of processes.
@@ -71,14 +71,14 @@ class EpochBatches(Sampler[Tensor]):
 
     Attributes:
         epoch: epoch of the next iteration.
-        start: first batch of the next iteration; later iterations start with batch 0.
-        together: samples per batch over all processes.
-        step: samples per optimizer step, which must not change within an epoch.
-        fillers: indices of the batches in this epoch that have weight 0.
+        start: first batch of the next iteration. Later iterations start at batch 0.
+        together: number of samples per batch over all processes.
+        step: number of samples per optimizer step, which must not change within an epoch.
+        fillers: indices of this epoch's batches that have weight 0.
 
     Raises:
-        DataError: if there are too few samples to give all processes the same number of batches, or the global batch
-            size is not divisible by the number of processes and micro-batches.
+        DataError: if there are too few samples for the same number of batches in all processes, or the number of
+            processes and micro-batches does not divide the global batch size.
     """
 
     step: int | str
@@ -108,12 +108,12 @@ class EpochBatches(Sampler[Tensor]):
         self.step = self.together * accumulate
         self.fillers: set[int] = set()
         self.used = size - size % (global_batch_size or self.together) if drop_last else size
-        self.bounds: list[int] = []  # start of each batch in the order, and the end of the last one
+        self.bounds: list[int] = []  # start of each batch in the order, and end of the last batch
         if global_batch_size is not None and self.used:
             self.bounds = shares([*range(0, self.used, global_batch_size), self.used], self.parts)
         elif self.used < num_replicas or (batch_size == 1 and self.used % num_replicas):
             raise DataError(
-                f"{size} samples cannot be divided into equally many batches for {num_replicas} process(es) "
+                f"{size} samples cannot be split into the same number of batches for {num_replicas} process(es) "
                 f"with {'' if batch_size else 'global_'}batch_size {batch_size or global_batch_size}, "
                 f"drop_last {drop_last}{'; --trainer.devices=1 uses one process' if num_replicas > 1 else ''}"
             )
@@ -145,7 +145,7 @@ class EpochBatches(Sampler[Tensor]):
         return list(torch.tensor_split(share, cuts))
 
     def parts_of(self, order: Tensor, chosen: list[int]) -> list[Tensor]:
-        """Return the chosen parts of `bounds`. An empty part gets the sample before it, which is in the same step."""
+        """Return the samples of the chosen parts. An empty part repeats the previous sample of the same step."""
         ends = [(self.bounds[i], self.bounds[i + 1]) for i in chosen]
         self.fillers = {place for place, (start, end) in enumerate(ends) if start == end}
         return [order[min(start, end - 1) : end] for start, end in ends]
@@ -155,21 +155,21 @@ class EpochBatches(Sampler[Tensor]):
         yield from self.batches()[start:]
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch. Lightning calls this before each epoch. A new epoch discards the saved position."""
+        """Set the epoch, which Lightning does before each epoch. A new epoch discards the saved position."""
         if epoch != self.epoch:
             self.start = 0
         self.epoch = epoch
 
 
 def draw(weights: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw as many indices as there are weights `(N,)`, with replacement. An index with weight 0 is never drawn."""
+    """Draw N indices with replacement, using the weights `(N,)`. An index with weight 0 is never drawn."""
     ends = weights.cumsum(0)
     points = torch.rand(len(weights), dtype=torch.double, generator=generator) * ends[-1]
     return torch.searchsorted(ends, points, right=True)
 
 
 def whole_parts(global_batch_size: int, processes: int, accumulate: int) -> int:
-    """Return the number of samples per process and micro-batch. Raise DataError if they cannot all be equal."""
+    """Return the number of samples per process and micro-batch. Raise DataError if this is not a whole number."""
     parts = processes * accumulate
     if global_batch_size % parts or not global_batch_size:
         below = max(global_batch_size // parts, 1) * parts
@@ -190,21 +190,21 @@ def outlive_signals(worker: int) -> None:
     """Make a worker ignore signals to its process group, so that it keeps loading until its parent has saved."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    # Ignore only the first SIGTERM, because torch and Python send one to workers that are left at the end.
+    # Ignore only the first SIGTERM, because torch and Python use SIGTERM to stop workers that remain at the end.
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
 def seed_cpu(seed: int) -> None:
-    """Seed the CPU generators of torch, `random` and NumPy, from which datasets draw."""
+    """Seed the CPU generators of torch, `random` and NumPy, which datasets use."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 (the global generator is the one that datasets use)
+    np.random.seed(seed)  # noqa: NPY002 (datasets use the global generator)
 
 
 class Places(Sampler[tuple[int, Tensor]]):
     """Sampler that pairs each batch with a seed derived from the run's seed, the epoch and the first index.
 
-    If samples repeat, the first index does not identify a batch, and its place and process are used instead.
+    If samples repeat, the first index does not identify a batch, so the batch number and the rank are used instead.
     """
 
     def __init__(self, sampler: EpochBatches) -> None:
@@ -221,11 +221,11 @@ class Places(Sampler[tuple[int, Tensor]]):
 
 
 class SeededBatches:
-    """Wrapper of a dataset that makes random draws in a batch depend only on the seed of the batch.
+    """Dataset wrapper that makes the random numbers in a batch depend only on the batch's seed.
 
-    A batch is requested as `(seed, indices)`. The seed is set for torch's CPU generator, `random`, NumPy and attributes
-    of the dataset with a `set_random_seed`, such as transforms of albumentations. In the main process, the state of the
-    generators is restored afterwards. Datasets with `draws = False` are not seeded.
+    A batch is requested as `(seed, indices)`. The seed is set for torch's CPU generator, `random` and NumPy, and for
+    dataset attributes with a method `set_random_seed`, such as albumentations transforms. In the main process, the
+    state of the generators is restored afterwards. Datasets with `draws = False` are not seeded.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -242,7 +242,7 @@ class SeededBatches:
     def _seed(self, seed: int) -> None:
         seed_cpu(seed)
         dataset = self.dataset
-        while dataset is not None:  # a dataset may wrap another
+        while dataset is not None:  # a dataset may wrap another dataset
             attributes = list(getattr(dataset, "__dict__", {}).values())
             for attribute in attributes:
                 if hasattr(attribute, "set_random_seed"):
@@ -253,21 +253,21 @@ class SeededBatches:
 class Loader:
     """Loader of batches in the order of `EpochBatches` that can continue at a saved position, even with workers.
 
-    It is a plain iterable, because Lightning would replace the sampler of a bare `DataLoader` (with several processes,
-    for prediction, and with `overfit_batches`).
+    The loader is a plain iterable, because Lightning would replace the sampler of a `DataLoader` if there are several
+    processes, for prediction, and with `overfit_batches`.
 
     Args:
-        dataset: returns a batch for a tensor of indices, or the DataError that its samples raised.
-        sampler: sampler of the indices of each batch.
-        num_workers: number of processes that load batches; 0 loads them in the main process.
+        dataset: dataset that returns a batch for a tensor of indices, or the DataError that a sample raised.
+        sampler: sampler that yields the indices of each batch.
+        num_workers: number of processes that load batches. With 0, the main process loads batches.
         pin_memory: whether to copy batches through page-locked memory.
     """
 
     def __init__(self, dataset: Any, sampler: EpochBatches, num_workers: int = 0, pin_memory: bool = False) -> None:
-        self.samples = dataset  # not `dataset`, for which Lightning would create a sampler to overfit batches
+        self.samples = dataset  # if this were named `dataset`, Lightning would replace the sampler to overfit batches
         self.sampler = sampler  # Lightning calls its set_epoch before each epoch
-        self.batch_sampler = None  # Lightning also reads this
-        self.position = self.epoch = 0  # batches yielded so far (workers are ahead), and their epoch
+        self.batch_sampler = None  # Lightning also reads this attribute
+        self.position = self.epoch = 0  # number of batches yielded (not prefetched) so far, and their epoch
         self.recut = False  # whether the resumed run had a different batch size
         self.workers: DataLoader | None = None
         if num_workers or pin_memory:
@@ -281,16 +281,16 @@ class Loader:
                 worker_init_fn=outlive_signals,
                 # Python 3.14 defaults to a fork server, which takes seconds to start and also receives signals.
                 multiprocessing_context="fork" if num_workers and sys.platform == "linux" else None,
-                generator=torch.Generator(),  # seeds the workers, so that the global generator is not used
+                generator=torch.Generator(),  # seeds the workers without using the global generator
             )
 
     def __len__(self) -> int:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the batches of the epoch from the current position on.
+        """Yield the epoch's batches, starting at the current position.
 
-        The position is read with the first batch, because Lightning creates the iterator before it sets the epoch.
+        The position is read at the first batch, because Lightning creates the iterator before it sets the epoch.
         """
         self.position, self.epoch = self.sampler.start, self.sampler.epoch
         for batch in self.workers or map(SeededBatches(self.samples).__getitem__, Places(self.sampler)):
@@ -306,7 +306,7 @@ class Loader:
 
     @property
     def _iterator(self) -> Any:
-        """The iterator of the workers. Lightning uses this attribute to stop them after training or a failure."""
+        """The DataLoader's iterator, which Lightning sets to None to stop the workers after training or a failure."""
         return self.workers and worker_iterator(self.workers)
 
     @_iterator.setter
@@ -315,7 +315,7 @@ class Loader:
             set_worker_iterator(self.workers, iterator)
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return the epoch, its number of yielded batches, and the global numbers of samples per batch and per step."""
+        """Return the epoch, the number of batches yielded in it, and the total samples per batch and per step."""
         sampler, epoch = self.sampler, self.sampler.epoch
         position = self.position % len(self) if epoch == self.epoch else 0  # the epoch may not have started
         return {"epoch": epoch, "position": position, "batch": sampler.together, "step": sampler.step}
@@ -324,7 +324,7 @@ class Loader:
         """Continue at a saved position, even with a different batch size if the optimizer steps are the same.
 
         Raises:
-            DataError: if the step size changed within an epoch, because samples would be skipped or repeated.
+            DataError: if the samples per step changed within an epoch, because samples would be skipped or repeated.
         """
         together = self.sampler.together
         batch, before, now = state["batch"], state["step"], self.sampler.step

@@ -1,4 +1,4 @@
-"""Weights for drawing training samples, as specified by the option `sampling` of `SplitData`."""
+"""Weights for drawing training samples, for the option `sampling` of `SplitData`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,23 +22,23 @@ def labels_of(dataset: Any) -> Tensor | None:
 
 
 def classes_of(data: Any) -> Tensor | None:
-    """Return the classes `(N,)` of a split as stored by `SplitData`, or None if samples do not have one class each."""
+    """Return the classes `(N,)` of a stored split, or None if the samples do not have exactly one class."""
     labels = data[-1].cpu() if isinstance(data, tuple) else labels_of(data)
     single = labels is not None and labels.ndim == 1 and not labels.is_floating_point() and not (labels < 0).any()
     return labels if single else None
 
 
 def weights_for(sampling: str | Mapping[str, float], data: Any, size: int, class_names: Sequence[str] | None) -> Tensor:
-    """Return the weight of each training sample `(size,)`, float64.
+    """Return the float64 weight of each training sample `(size,)`.
 
     Args:
-        sampling: `balanced`, the weight of each class by name (1 for the others), or a file with a weight per line.
-        data: the training split, whose classes are its last tensor or its `targets`.
+        sampling: `balanced`, a dict from class names to weights (1 if omitted), or a file with one weight per line.
+        data: training split, which contains classes as its last tensor or as `targets`.
         size: number of training samples.
-        class_names: names of the classes; default: their numbers.
+        class_names: names of the classes. Default: their numbers.
 
     Raises:
-        DataError: a weight is invalid, a class does not exist, or classes are needed but the samples have none.
+        DataError: if a weight is invalid, a class does not exist, or classes are required but the samples have none.
     """
     if isinstance(sampling, str) and sampling != "balanced":
         weights = _read(sampling, size)
@@ -46,8 +46,8 @@ def weights_for(sampling: str | Mapping[str, float], data: Any, size: int, class
         labels = classes_of(data)
         if labels is None:
             raise DataError(
-                "data.sampling: the training samples have no classes (a single integer target each); "
-                "set it to a file with one weight per sample"
+                "data.sampling: the training samples have no classes (one integer target per sample); "
+                "set data.sampling to a file with one weight per sample"
             )
         counts = labels.bincount(minlength=len(class_names or ()))
         names = list(class_names or map(str, range(len(counts))))
@@ -59,7 +59,7 @@ def weights_for(sampling: str | Mapping[str, float], data: Any, size: int, class
 
 
 def _by_class(given: Mapping[str, float], names: list[str]) -> Tensor:
-    weights = {str(name): weight for name, weight in given.items()}  # YAML reads the class 3 as a number
+    weights = {str(name): weight for name, weight in given.items()}  # YAML reads a class named 3 as a number
     if unknown := next((name for name in weights if name not in names), None):
         hint = did_you_mean(unknown, names, f"; the classes are {first_of(names)}")
         raise DataError(f"data.sampling: there is no class {unknown!r}{hint}")

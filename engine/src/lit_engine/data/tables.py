@@ -1,4 +1,4 @@
-"""Tabular data: rows of numbers from a file, with the statistics of the training split."""
+"""Base class for tabular data, which computes the statistics of the training split, and a reader for CSV files."""
 
 import csv
 import math
@@ -18,7 +18,7 @@ from lit_engine.errors import DataError, did_you_mean
 
 TAB = "\t"
 LARGEST = torch.finfo(torch.float32).max  # networks compute in float32
-# Tables are float64, which Apple's GPUs lack. In float32, Unix times are rounded to 128 seconds.
+# Tables are float64, because float32 rounds Unix times to 128 seconds. Apple's GPUs do not support float64.
 WIDE = torch.float if torch.backends.mps.is_available() else torch.double
 
 
@@ -36,7 +36,7 @@ class CSVFile:
 
     Args:
         file: path of the file.
-        delimiter: delimiter between columns; `tab` for a tab.
+        delimiter: delimiter between columns, or `tab` for a tab character.
 
     Attributes:
         names: names of the columns.
@@ -54,7 +54,7 @@ class CSVFile:
             raise DataError(f"{self.file} is empty")
 
     def read(self, columns: Sequence[str], advice: str = "") -> Tensor:
-        """Return the values of some columns, float64 `(N, K)`.
+        """Return the values of K columns as a float64 tensor `(N, K)`.
 
         Raises:
             DataError: if there are no rows, a column does not exist or is not unique, or a line has the wrong length.
@@ -70,10 +70,10 @@ class CSVFile:
 
     @cached_property
     def _numbers(self) -> np.ndarray | None:
-        """All values `(N, K)` from NumPy's fast reader, or None if a cell is not a plain, finite number."""
+        """All values `(N, K)`, read by NumPy's fast reader, or None if a cell is not a plain, finite number."""
         _, line, _ = next(self._lines())
         with suppress(ValueError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # there are no rows
+            warnings.simplefilter("ignore")  # NumPy warns of tables without rows
             table = np.loadtxt(
                 self.file, delimiter=self.delimiter, comments=None, skiprows=line, ndmin=2, encoding="utf-8-sig"
             )
@@ -82,7 +82,7 @@ class CSVFile:
         return None
 
     def cells(self) -> dict[int, dict[str, str]]:
-        """Return the cells of each row by column. Rows are numbered from 0 after the header, including blank lines.
+        """Return the cells of each row by column name. Row numbers start at 0 after the header and count blank lines.
 
         Raises:
             DataError: if there are no rows, a line has the wrong length, or column names are not unique.
@@ -91,14 +91,14 @@ class CSVFile:
         return {number: dict(zip(self.names, cells, strict=True)) for number, _, cells in self._rows()}
 
     def inputs(self) -> dict[int, dict[str, str]]:
-        """Return the `line` in the file and the cells of each row, by row number, for `PredictionTable`."""
+        """Return the `line` number and the cells of each row, by row number, for `PredictionTable`."""
         rows = self._rows()
         return {
             number: {"line": str(line), **dict(zip(self.names, cells, strict=True))} for number, line, cells in rows
         }
 
     def _rows(self) -> Iterator[tuple[int, int, list[str]]]:
-        """Yield the number of each row, the line on which it starts, and its cells."""
+        """Yield the number, the starting line and the cells of each row."""
         lines = self._lines()
         first, _, _ = next(lines)
         number = None
@@ -111,12 +111,12 @@ class CSVFile:
             raise DataError(f"{self.file} has a header but no rows")
 
     def _lines(self) -> Iterator[tuple[int, int, list[str]]]:
-        """Yield the position of each record that is not blank, the line on which it starts, and its cells."""
+        """Yield the position, the starting line and the cells of each record that is not blank."""
         if len(self.delimiter) != 1:
             raise DataError(f"delimiter must be one character, got {self.delimiter!r}")
         if not self.file.is_file():
             raise DataError(f"no such file: {self.file}")
-        with self.file.open(newline="", encoding="utf-8-sig") as handle:  # -sig: skips a byte order mark
+        with self.file.open(newline="", encoding="utf-8-sig") as handle:  # utf-8-sig skips a byte order mark
             reader = csv.reader(handle, delimiter=self.delimiter, skipinitialspace=True)
             begin = 1
             try:
@@ -125,7 +125,7 @@ class CSVFile:
                         yield place, begin, cells
                     begin = reader.line_num + 1
             except (csv.Error, UnicodeDecodeError) as error:
-                raise DataError(f"{self.file}, line {begin} or after: cannot be read as UTF-8 CSV ({error})") from error
+                raise DataError(f"{self.file}, line {begin} or later: cannot be read as UTF-8 CSV ({error})") from error
 
     def _places(self, columns: Sequence[str]) -> list[int]:
         missing = [name for name in columns if name not in self.names]
@@ -152,8 +152,8 @@ class CSVFile:
 class TableBatch(NamedTuple):
     """Rows of a table, and their indices in the split.
 
-    `features` is float64 `(B, F)` and `targets` is float64 `(B, T)`, both in their original units (NaN: unknown).
-    `indices` is int64 `(B,)`. Standardise the values before converting them to float32.
+    `features` are float64 `(B, F)` and `targets` are float64 `(B, T)`, both in their original units. Unknown values are
+    NaN. `indices` are int64 `(B,)`. Standardise the values before converting them to float32.
     """
 
     features: Tensor
@@ -165,22 +165,22 @@ STATISTICS = ("feature_mean", "feature_std", "target_mean", "target_std")
 
 
 class TabularData(SplitData):
-    """Table with a fixed random part of its rows for testing, and a fixed random part of the rest for validation.
+    """Tabular data with a fixed random selection of test rows, and of validation rows from the remaining rows.
 
-    Batches contain values in their original units. The task standardises them with the statistics of the training
-    split, which it reads from the attributes below.
+    Batches contain values in their original units. The task standardises them with the attributes `feature_mean`,
+    `feature_std`, `target_mean` and `target_std`, which are statistics of the training split.
 
     Args:
-        features: `(N, F)`, stored as float64.
-        targets: `(N, T)`, stored as float64.
-        feature_names: names of the columns of `features`.
-        target_names: names of the columns of `targets`.
-        test_size: number of test rows; below 1, a fraction of all rows. Not used with `folds`.
-        val_size: number of validation rows; below 1, a fraction of the rows outside the test split.
-        feature_mean: mean of each feature; defaults to the mean in the training split or the evaluated checkpoint.
-        feature_std: standard deviation of each feature, with the same default; 1 for a constant feature.
-        target_mean: mean of each target, with the same default.
-        target_std: standard deviation of each target, with the same default.
+        features: feature values `(N, F)`, which are stored as float64.
+        targets: target values `(N, T)`, which are stored as float64.
+        feature_names: column names of `features`.
+        target_names: column names of `targets`.
+        test_size: number of test rows. A value below 1 is a fraction of all rows. With `folds`, it is ignored.
+        val_size: number of validation rows. A value below 1 is a fraction of the rows outside the test split.
+        feature_mean: mean of each feature. Default: from the training split or the evaluated checkpoint.
+        feature_std: standard deviation of each feature. Default: from the same source, or 1 for a constant feature.
+        target_mean: mean of each target. Default: from the training split or the evaluated checkpoint.
+        target_std: standard deviation of each target. Default: from the same source, or 1 for a constant target.
         **kwargs: arguments of `SplitData`.
 
     Attributes:
@@ -188,15 +188,15 @@ class TabularData(SplitData):
         output_size: number of targets T.
 
     Raises:
-        DataError: if a batch size is below 1, a value is not finite, there are too few rows for the splits (none are
-            needed to predict on other rows with given statistics), or the statistics do not fit the columns.
+        DataError: if a batch size is below 1, a value is not finite, the statistics do not match the columns, or there
+            are too few rows for the splits. If all statistics are given, the table may be empty.
     """
 
     batch = TableBatch
     default_batch_size = 32
     predicts_on = "table"
-    delimiter = ","  # delimiter in files to predict on
-    no_rows = "its table has no rows"  # why there are no splits
+    delimiter = ","  # delimiter of files passed to `predict`
+    no_rows = "its table has no rows"  # reason why no splits exist
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class TabularData(SplitData):
         if min(len(test), val_rows) < 1 or len(rest) - val_rows < 2:
             raise DataError(
                 f"{rows} rows are too few: test_size {test_size} and val_size {val_size} result in {len(test)} test, "
-                f"{val_rows} validation and {len(rest) - val_rows} training rows; each split needs 1, training needs 2"
+                f"{val_rows} validation and {len(rest) - val_rows} training rows; each split needs 1, and training 2"
             )
         train, val = random_split(len(rest), val_rows)
         self.chosen = {"train": rest[train], "val": rest[val], "test": test}
@@ -238,11 +238,11 @@ class TabularData(SplitData):
     def _standard(
         self, part: int, names: list[str], mean: list[float] | None, std: list[float] | None
     ) -> tuple[list[float], list[float]]:
-        """Return the given mean and standard deviation of features (part 0) or targets (1), or compute them."""
+        """Return the mean and standard deviation of features (part 0) or targets (part 1). Compute missing values."""
         if mean is None or std is None:
             values = self.splits["train"][part].double()
             own_std = values.std(dim=0, correction=0)
-            # Compare the values, because rounding of the mean may give equal numbers a tiny deviation instead of zero.
+            # Compare the values, because after rounding, the standard deviation of equal values may not be exactly 0.
             own_std[(values == values[0]).all(dim=0)] = 1
             mean, std = mean or values.mean(dim=0).tolist(), std or own_std.tolist()
         if not len(mean) == len(std) == len(names):
@@ -250,27 +250,27 @@ class TabularData(SplitData):
         return list(mean), list(std)
 
     def has_split(self, split: Split) -> bool:
-        """Return whether there are rows."""
+        """Return whether the table has this split."""
         return split in self.splits
 
     def inputs(self, split: Split) -> dict[int, dict[str, str]]:
-        """Return the inputs of `PredictionTable`: the row of each sample in the whole table, from 0."""
+        """Return a dict whose keys are the samples' rows in the whole table, counted from 0, for `PredictionTable`."""
         return {row: {} for row in self.chosen[split].tolist()}
 
     def load(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Raise DataError, because the constructor creates all splits of features `(N, F)` and targets `(N, T)`."""
+        """Raise DataError, because the constructor creates all splits, and this split does not exist."""
         raise DataError(f"{type(self).__name__} has no {split} split: {self.no_rows}")
 
     def predict_from(self, file: str | Path) -> dict[int, dict[str, str]]:
-        """Let `predict` read the rows of a CSV file instead of the test split.
+        """Make `predict` read the rows of a CSV file instead of the test split.
 
         The columns may be in any order, and other columns are ignored. Targets are read if all rows contain them.
 
         Returns:
-            The columns of each row by its number in the file, for the table of predictions.
+            The cells of each row by row number, for the prediction table.
 
         Raises:
-            DataError: if the file is invalid, see `CSVFile`.
+            DataError: if the file is invalid (see `CSVFile`).
         """
         table = CSVFile(file, self.delimiter)
         features = table.read(self.feature_names).to(WIDE)
@@ -284,7 +284,7 @@ class TabularData(SplitData):
 
 
 def _finite(values: Tensor, names: Sequence[str]) -> Tensor:
-    """Return values `(N, K)` as float64. Raise DataError if any is not finite."""
+    """Return values `(N, K)` as float64. Raise DataError if a value is not finite."""
     if values.ndim != 2 or values.shape[1] != len(names):
         raise DataError(f"expected a table with {len(names)} columns, got shape {tuple(values.shape)}")
     values = values.to(WIDE)
@@ -296,7 +296,7 @@ def _finite(values: Tensor, names: Sequence[str]) -> Tensor:
 
 
 def _rows(name: str, size: float, rows: int) -> int:
-    """Return the number of rows in a split whose size is a number or a fraction."""
+    """Return the number of rows in a split, whose `size` is a number or a fraction."""
     if not 0 < size < math.inf or (size >= 1 and size != int(size)):
         raise DataError(f"{name} must be a fraction between 0 and 1 or a number of rows, got {size}")
     return int(size) if size >= 1 else round(rows * size)

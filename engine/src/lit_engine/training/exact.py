@@ -1,4 +1,4 @@
-"""Sums and counts for exact means over batches, micro-batches and processes, and a stopwatch for the training time."""
+"""Exact means over batches, micro-batches and processes, and a stopwatch that measures the training time."""
 
 from time import perf_counter
 from typing import Any
@@ -22,9 +22,9 @@ class Totals:
         self.mark()
 
     def add(self, count: int | Tensor, **sums: Tensor) -> None:
-        """Add sums over `count` samples (or tokens), given as scalar tensors, without waiting for the device."""
+        """Add scalar sums over `count` samples (or tokens) without waiting for the device."""
         self._total = None
-        # Not in place, because the mark may refer to the same tensor.
+        # Do not add in place, because the mark may refer to the same tensor.
         self.count = self.count + count
         for name, value in sums.items():
             value = value.detach()
@@ -34,7 +34,7 @@ class Totals:
                 self.sums[name] = value.to(_wide(value.device))
 
     def gather(self, task: LightningModule) -> dict[str, Any]:
-        """Return the `sums` (name → `(W,)`) and the `count` `(W,)` of all W replicas. All processes must call this."""
+        """Return the `sums` and the `count` with one value per replica, `(W,)` each. All processes must call this."""
         names, own = self._pack(task.device)
         gathered: Any = task.all_gather(own, group=replicas(task.trainer).group)
         shares = gathered.reshape(-1, len(own)).cpu()
@@ -42,13 +42,13 @@ class Totals:
         return {"sums": {name: by_name[name] for name in self.sums}, "count": shares[:, -1].clone()}
 
     def _pack(self, device: torch.device) -> tuple[list[str], Tensor]:
-        """Return the names in an order shared by all processes, and a tensor of their sums followed by the count."""
+        """Return the sorted names, which all processes share, and a tensor of their sums followed by the count."""
         names = sorted(self.sums)
         values = [*(self.sums[name] for name in names), torch.as_tensor(self.count)]
         return names, torch.stack([value.to(device, _wide(device)) for value in values])
 
     def scatter(self, state: dict[str, Any], here: Replicas) -> None:
-        """Restore this replica's share. If the number of replicas changed, the first one gets everything."""
+        """Restore this replica's sums. If the number of replicas changed, the first replica receives all sums."""
         self._total = None
         shares, counts = state["sums"], state["count"]
         if len(counts) == here.size:
@@ -61,7 +61,7 @@ class Totals:
         self._marked, self._marked_count = dict(self.sums), self.count
 
     def rewind(self) -> None:
-        """Drop everything that was added since the mark."""
+        """Remove everything that was added since the mark."""
         self.sums, self.count, self._total = dict(self._marked), self._marked_count, None
 
     def measure_since_mark(self) -> "Totals":
@@ -72,12 +72,12 @@ class Totals:
         return added
 
     def means(self) -> dict[str, float]:
-        """Return sum / count for each name in this process."""
+        """Return the mean (sum / count) of each name in this process."""
         count = int(self.count)
         return {name: value.item() / count for name, value in self.sums.items()} if count else {}
 
     def reduce(self, task: LightningModule) -> "Totals":
-        """Return the totals over all processes. The result is cached until more is added."""
+        """Return the totals over all processes. The result is cached until more values are added."""
         if self._total is not None:
             return self._total
         total = self._total = Totals()
@@ -99,22 +99,22 @@ def totals_of(module: LightningModule) -> Totals | None:
 
 
 def _wide(device: torch.device) -> torch.dtype:
-    """Return double, because a million float32 additions lose digits, or float on MPS, which has no double."""
+    """Return double, because a million float32 additions lose digits. Return float on MPS, which has no double."""
     return torch.double if device.type != "mps" else torch.float
 
 
-# With several processes, losses are weighted by count / COMMON_UNIT, because the other counts are not known yet. The
-# value is about the size of a batch, so that half precision does not overflow.
+# With several processes, losses are weighted by count / COMMON_UNIT, because the other processes' counts are unknown.
+# COMMON_UNIT is about the size of a batch, so that half precision does not overflow.
 COMMON_UNIT = 1024
 
 
 def _divisor(count: Any) -> Any:
-    """Return the count, or 1 if it is 0, because the sum is then 0 as well."""
+    """Return the count, or 1 if the count is 0, because the sum is then also 0."""
     return count.masked_fill(count == 0, 1) if isinstance(count, Tensor) else count or 1
 
 
 def _on(device: torch.device, count: int | Tensor) -> Tensor:
-    """Return a count as a scalar on a device. Copying a number to a GPU would wait for it, but filling does not."""
+    """Return a count as a scalar tensor. Filling a tensor does not wait for the GPU, but copying a number would."""
     wide = _wide(device)
     return count.to(device, wide) if isinstance(count, Tensor) else torch.full((), count, dtype=wide, device=device)
 
@@ -123,8 +123,8 @@ class StepMean:
     """Exact mean loss of an optimizer step, weighted by the counts of its micro-batches and processes.
 
     Lightning divides each loss by `accumulate_grad_batches`, even in the last window of an epoch, which may be shorter.
-    DistributedDataParallel and FSDP2 give each process the same weight. Such means of means are off by half for a short
-    window and by a few percent for ragged batches of tokens. A single micro-batch in one process is not changed at all.
+    DistributedDataParallel and FSDP2 weight all processes equally. Such means of means are off by half for a short
+    window, and by a few percent for token batches of different sizes. A single micro-batch in one process is unchanged.
     """
 
     def __init__(self) -> None:
@@ -141,13 +141,13 @@ class StepMean:
         else:
             self._count = self._count + count
         if isinstance(count, Tensor):
-            # Divide in at least the precision of the loss, because dividing integer tensors returns float32.
+            # Use at least the precision of the loss, because dividing integer tensors would return float32.
             wide = torch.promote_types(loss.dtype, torch.float32)
             return loss * (count.to(wide) / _divisor(self._unit))
         return loss * (count / _divisor(self._unit))
 
     def rescale(self, optimizer: Any, trainer: Any) -> None:
-        """Divide the gradients by the count of all micro-batches and processes, before they are clipped."""
+        """Divide the gradients by the total count of all micro-batches and processes, before they are clipped."""
         if self._count is None:
             return
         accumulated, (size, _, group) = trainer.accumulate_grad_batches, replicas(trainer)
@@ -155,7 +155,7 @@ class StepMean:
             unit, total = (_on(trainer.strategy.root_device, count) for count in (self._unit, self._count))
             if size > 1:
                 total = all_reduced(total, group=group)
-            # Undo two divisions: Lightning's by the number of micro-batches, and DDP's or FSDP2's by the replicas.
+            # Undo Lightning's division by the number of micro-batches, and DDP's or FSDP2's by the number of replicas.
             factor = _divisor(unit) * (accumulated * size) / _divisor(total)
             if found := local_shards(gradients(optimizer)):  # empty if a callback has dropped all gradients
                 multiply_all(found, factor)

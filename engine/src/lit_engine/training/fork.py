@@ -1,4 +1,4 @@
-"""Continues a run as a new run with different options (`fit --fork RUN`)."""
+"""Callback that continues a run as a new run with different options (`fit --fork RUN`)."""
 
 import re
 import warnings
@@ -22,23 +22,23 @@ from lit_engine.run.options import iterate_changes
 from lit_engine.training.schedules import steps_of_epochs
 from lit_engine.training.task import Task
 
-# Matches the lengths in scheduler states, including nested schedulers, that depend on the length of the run.
+# Matches the values in scheduler states, including nested schedulers, that depend on the length of the run.
 LENGTHS = re.compile(r"'(?:planned_length|T_max|total_steps|total_iters)': (\w+)")
 
 
 class Fork(Callback):
-    """Callback that lets a new run resume from the checkpoint of its parent, after replacing what does not fit.
+    """Callback that lets a new run resume from its parent's checkpoint, after replacing the state that does not fit.
 
-    - Changed options of the optimizer replace the saved ones.
+    - Changed optimizer options replace the saved options.
     - If the learning rate, a schedule or its length has changed, the schedules are built from the new options and moved
-      to the position of the checkpoint. Otherwise, their state is restored.
+      to the checkpoint's position. Otherwise, the saved state of the schedules is restored.
     - The best checkpoint and early stopping only consider the epochs of the new run.
 
     Args:
-        source: the parent run and its checkpoint, as in `--fork`. They do not change.
+        source: parent run and checkpoint, in the format of `--fork`. Neither is modified.
 
     Raises:
-        UserError: there is no such run or checkpoint, or the checkpoint contains only weights.
+        UserError: if the run or the checkpoint does not exist, or the checkpoint contains only weights.
     """
 
     def __init__(self, source: str) -> None:
@@ -54,18 +54,18 @@ class Fork(Callback):
         self._changed: list[str] = []  # options that determine the optimizer and the schedules
 
     def adapt(self, run: Path, config: Mapping[str, Any], trainer: Trainer, model: LightningModule, data: Any) -> None:
-        """Adapt the states of weights, callbacks and data, and copy the metrics up to the fork to the new run.
+        """Adapt the saved states of weights, callbacks and data, and copy the metrics before the fork to the new run.
 
         Raises:
-            CheckpointError: no weight fits the model.
+            CheckpointError: if no weight fits the model.
         """
         content, callbacks = self.content, trainer.callbacks  # type: ignore[attr-defined]
         if is_first() and (rows := self.parent.history()[1]) and (history := content.get("metrics_csv")):
             lines = (self.parent.path / "metrics.csv").read_text(encoding="utf-8").splitlines(keepends=True)
             write_text(run / "metrics.csv", "".join(lines[: 1 + history["rows"]]))
-            history["last"] = rows[: history["rows"]][-1:]  # may have received the means of the epoch after the save
+            history["last"] = rows[: history["rows"]][-1:]  # may have received the epoch's means after the save
         found = iterate_changes(resolve_class_paths(self.parent.config())["model"], config["model"], "model")
-        # other modules create their own optimizer, so any of their options may affect it
+        # Modules that are not tasks create their own optimizer, so any of their options may affect the optimizer.
         owns = FROM_CHECKPOINT if isinstance(model, Task) else ()
         self._changed = [key for key, _, _ in found if not owns or key.split(".")[1].partition("[")[0] in owns]
         kept = {one.state_key for one in callbacks if not isinstance(one, ModelCheckpoint | EarlyStopping)}
@@ -83,10 +83,10 @@ class Fork(Callback):
             content.pop("current_model_state", None)  # averages start from the new weights
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Adapt the states of optimizers and schedules, which Lightning restores after this hook.
+        """Adapt the saved states of optimizers and schedules, which Lightning restores after this hook.
 
         Raises:
-            UserError: there are no steps left to train.
+            UserError: if no steps are left to train.
         """
         content, saved = self.content, self.content["optimizer_states"]
         epochs, step = self.origin["epochs"], self.origin["step"]
@@ -114,7 +114,7 @@ class Fork(Callback):
         print_once(f"forked {place}; learning rates {how}")
 
     def _move_schedules(self, trainer: Trainer, module: LightningModule) -> None:
-        """Step the new schedules to the position of the checkpoint, or to its epoch if the batch size has changed."""
+        """Step the new schedules to the checkpoint's position, or to its epoch if the batch size has changed."""
         configs, task = trainer.lr_scheduler_configs, module if isinstance(module, Task) else None
         steps, epochs = self.content["global_step"], steps_of_epochs(trainer, task.accumulate if task else None)
         if epochs is not None and self.trained is not None and trainer.max_steps <= 0:
@@ -124,13 +124,13 @@ class Fork(Callback):
             done = steps if config.interval == "step" else self.finished
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step\\(\\)` before")
-                # ReduceLROnPlateau, which monitors a metric, starts with the new rate
+                # Schedules that monitor a metric (ReduceLROnPlateau) start with the new rate.
                 for _ in range(0 if config.monitor else done // schedule.frequency):
                     config.scheduler.step()  # type: ignore[call-arg]
 
 
 def _fits(optimizer: Optimizer, saved: Mapping[str, Any]) -> bool:
-    """Return whether a saved state has the same options and parameter counts as an optimizer."""
+    """Return whether a saved state matches an optimizer's options and parameter counts."""
     own, others, names = optimizer.param_groups, saved["param_groups"], optimizer.defaults.keys()
     sizes = [[len(group["params"]) for group in groups] for groups in (own, others)]
     return sizes[0] == sizes[1] and all(names <= group.keys() for group in others)

@@ -31,7 +31,7 @@ def compile_in_place(net: nn.Module, options: CompileOptions) -> None:
     """Compile a network in place with `torch.compile`, which keeps the names of its submodules.
 
     Raises:
-        UserError: if torch has no such backend, or it has no modes, or the network cannot be compiled as one graph.
+        UserError: if the backend does not exist or has no modes, or the network cannot be compiled as one graph.
     """
     backend = options.get("backend", "inductor")
     known = torch.compiler.list_backends(exclude_tags=())  # includes debugging backends such as aot_eager
@@ -49,15 +49,15 @@ def compile_in_place(net: nn.Module, options: CompileOptions) -> None:
 
 
 def checkpoint_in_place(net: nn.Module) -> None:
-    """Make each block of a network recompute its activations in the backward pass, to save memory (Chen et al. 2016).
+    """Make each block recompute its activations in the backward pass to save memory (Chen, Xu, Zhang & Guestrin 2016).
 
-    Dropout draws the same random numbers again, and the statistics of batch norm are updated only once. The blocks must
-    not have other side effects.
+    Dropout uses the same random numbers again, and batch norm statistics are updated only once. The blocks must not
+    have other side effects.
 
     Raises:
         UserError: if the network has no blocks.
     """
-    own: Any = getattr(net, "blocks", None)  # a method, as for `Sharded`
+    own: Any = getattr(net, "blocks", None)  # a method that `Sharded` also uses
     blocks = own() if callable(own) and not isinstance(own, nn.Module) else list(blocks_of(net))
     if not blocks:
         raise UserError(
@@ -65,12 +65,12 @@ def checkpoint_in_place(net: nn.Module) -> None:
             "nn.ModuleList): remove the option, or add a method blocks() that returns a list of modules"
         )
     for block in blocks:
-        # In a deep copy of the network, a bound method refers to the copy, and a closure would refer to the original.
+        # In a deep copy of the network, a bound method refers to the copy. A closure would refer to the original.
         block.forward = MethodType(_checkpoint_block, block)
 
 
 def blocks_of(module: nn.Module) -> Iterable[nn.Module]:
-    """Return the outermost elements of lists of modules (`nn.Sequential`, `nn.ModuleList`) with at least two layers."""
+    """Yield the outermost elements of `nn.Sequential` and `nn.ModuleList` that contain at least two layers."""
     lists = (nn.Sequential, nn.ModuleList)
     for child in module.children():
         layers = [part for part in child.modules() if part._parameters]
@@ -91,7 +91,7 @@ def _checkpoint_block(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 class _CopiedBuffers:
-    """Context manager that lets a block update copies of its buffers (such as batch norm statistics). Reusable."""
+    """Reusable context manager in which a block only updates copies of its buffers, such as batch norm statistics."""
 
     def __init__(self, block: nn.Module) -> None:
         self.modules = list(block.modules())
@@ -107,9 +107,9 @@ class _CopiedBuffers:
 
 
 def is_wrong_in_channels_last(layer: nn.Module) -> bool:
-    """Return whether oneDNN 3.13 writes out of bounds in this layer's gradient (uxlfoundation/oneDNN, issue 6035).
+    """Return whether oneDNN 3.13 writes out of bounds in the layer's backward pass (uxlfoundation/oneDNN, issue 6035).
 
-    Strided 1×1 convolutions with fewer channels than an AVX-512 vector holds get wrong weights or crash.
+    Strided 1×1 convolutions with fewer channels than fit into an AVX-512 vector get wrong weights or crash.
     """
     if not isinstance(layer, nn.Conv2d):
         return False
@@ -117,7 +117,7 @@ def is_wrong_in_channels_last(layer: nn.Module) -> bool:
 
 
 def order_as_weights(optimizer: Optimizer) -> None:
-    """Convert an optimizer's state to the memory format of its weights, which fused optimizers rely on.
+    """Convert an optimizer's state to the memory format of the weights, which fused optimizers rely on.
 
     State saved on a different device or in a different precision may have a different format. torch's fused optimizers
     then fail on a GPU, and combine the wrong elements on a CPU.
@@ -129,7 +129,7 @@ def order_as_weights(optimizer: Optimizer) -> None:
 
 
 def warn_of_emulation(precision: str, device: str) -> str | None:
-    """Return a warning if bfloat16 would be emulated, which makes training slower than in float32, or None."""
+    """Return a warning if bfloat16 would be emulated, which is slower than float32. Otherwise, return None."""
     if device != "cpu" or not precision.startswith("bf16") or platform.machine() not in ("x86_64", "AMD64"):
         return None
     if has_bfloat16_units():

@@ -28,21 +28,21 @@ GivenMetrics = list[Metric | MetricFactory] | dict[str, Metric | MetricFactory]
 class Metrics:
     """The metrics of a task, by name.
 
-    They are not registered as modules of the task, so they are not saved in checkpoints, sharded or averaged with the
-    weights. A config may add or remove metrics when a run is resumed.
+    Metrics are not registered as modules of the task, so they are not saved in checkpoints, sharded or averaged with
+    the weights. Metrics can be added or removed when a run is resumed.
 
     Args:
-        given: a list of metrics named after their classes (`multiclass_f1_score`), or a dict with names as keys.
-        parts: names of the classes, labels or targets, used for metrics that return one value for each.
+        given: list of metrics, which are named after their classes (`multiclass_f1_score`), or dict of metrics by name.
+        parts: names of the classes, labels or targets, for metrics that return one value for each name.
 
     Raises:
-        UserError: if a name is invalid or not unique. Methods also raise it if a metric rejects its input or fails.
+        UserError: if a name is invalid or not unique. Methods raise UserError if a metric fails or rejects its input.
     """
 
     def __init__(self, given: GivenMetrics | None = None, parts: Sequence[str] = ()) -> None:
         self.parts = parts
         self.named: dict[str, Metric] = {}
-        self.shapes: list[tuple[int, ...]] = []  # of the last predictions and targets, for error messages
+        self.shapes: list[tuple[int, ...]] = []  # of the last inputs, for error messages
         for name, one in given.items() if isinstance(given, dict) else ((None, one) for one in given or ()):
             metric = one if isinstance(one, Metric) else self._make(one)
             name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(metric).__name__).lower()
@@ -71,7 +71,7 @@ class Metrics:
                 metric.update(*values)
 
     def compute(self) -> dict[str, float]:
-        """Return all metrics, with vectors as `NAME/PART` and without NaN. All processes must call this."""
+        """Return all metrics, and split vectors into `NAME/PART` without NaN. All processes must call this."""
         found: dict[str, float] = {}
         for name, metric in self.named.items():
             with _name_errors(type(metric), self.shapes):
@@ -93,7 +93,7 @@ class Metrics:
 
 @contextmanager
 def _name_errors(kind: type, shapes: Sequence[tuple[int, ...]] = ()) -> Iterator[None]:
-    """Add the name of the metric and the shapes of its inputs to the error if a metric fails."""
+    """If a metric fails, add its name and the shapes of its inputs to the error."""
     try:
         yield
     except (ValueError, TypeError, RuntimeError, IndexError) as error:

@@ -12,18 +12,18 @@ from lit_engine.errors import UserError, did_you_mean
 
 
 class GroupError(UserError):
-    """Parameter groups that overlap, match nothing or have invalid options."""
+    """Error for parameter groups that overlap, match no parameter or have invalid options."""
 
 
 @dataclass
 class Group:
-    """Parameters with their own optimizer options.
+    """Group of parameters with its own optimizer options.
 
     Args:
-        name: name in logs, as in `lr/NAME`.
-        match: module paths (`net.head` matches everything inside) or patterns for parameter names (`*.bias`).
+        name: name of the group in logs (`lr/NAME`).
+        match: module paths (`net.head` matches all of its parameters) or patterns for parameter names (`*.bias`).
         lr_factor: factor by which the optimizer's learning rate is multiplied.
-        options: other optimizer options, such as `{weight_decay: 0.0}`.
+        options: other optimizer options, such as `weight_decay`.
     """
 
     name: str
@@ -41,12 +41,12 @@ class ParameterGroups:
 
     Args:
         groups: groups selected by module path or pattern. All other parameters form the group `base`.
-        layer_decay: ratio of each layer's learning rate to the rate of the next layer; the last layer has the full
-            rate (Howard & Ruder 2018, "discriminative fine-tuning"; usually 0.65 to 0.9). Replaces `groups`. The
+        layer_decay: ratio of each layer's learning rate to the next layer's rate, usually 0.65 to 0.9 ("discriminative
+            fine-tuning", Howard & Ruder 2018). The last layer uses the full rate. This option replaces `groups`. The
             function `layers` finds the layers, such as residual blocks or the blocks of a vision Transformer. Norms and
             single parameters, such as a position embedding, belong to the layer before them.
-        decay_norms_and_biases: set to false to disable weight decay for parameters with fewer than two axes, such as
-            biases and the scales of norms (He et al. 2019, "Bag of tricks", 3.1).
+        decay_norms_and_biases: whether to apply weight decay to parameters with fewer than two axes, such as biases and
+            norm scales. Section 3.1 of "Bag of Tricks for Image Classification" (2019) disables this decay.
 
     Raises:
         GroupError: if `layer_decay` is outside (0, 1] or combined with `groups`, or if group names are not unique.
@@ -64,7 +64,7 @@ class ParameterGroups:
             raise GroupError(f"parameter_groups: group names must be unique: {', '.join(names)}")
 
     def __call__(self, module: nn.Module) -> list[dict[str, Any]]:
-        """Return the groups of a module's trainable parameters for an optimizer, with `name` and `lr_factor`.
+        """Return a module's trainable parameters as optimizer groups, which contain `name` and `lr_factor`.
 
         Raises:
             GroupError: if a pattern matches nothing, two groups match the same parameter, or `layer_decay` finds only
@@ -107,7 +107,7 @@ class ParameterGroups:
         members: dict[str, list[nn.Parameter]] = {path: [] for path in paths}
         for name, parameter in every.items():
             members[max((path for path in paths if _matches(name, path)), key=len)].append(parameter)
-        # Norms and single parameters are not counted. They use the rate of the layer before them, or of the first one.
+        # Norms and single parameters are not counted. They use the rate of the previous layer, or of the first layer.
         counted = [path not in every and any(p.ndim > 1 for p in members[path]) for path in paths]
         if sum(counted) < 2:
             raise GroupError(f"parameter_groups: layer_decay found only one layer, {', '.join(paths)}: set groups")
@@ -119,7 +119,7 @@ class ParameterGroups:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Return whether a parameter is inside a module path or its name matches a pattern."""
+    """Return whether a parameter is inside a module path, or its name matches a pattern."""
     return name == pattern or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
 
 
@@ -127,8 +127,8 @@ def layers(module: nn.Module, path: str = "") -> list[str]:
     """Return the paths of all layers, from input to output. Containers are replaced by their children.
 
     Containers are `nn.Sequential`, `nn.ModuleList`, children named `net`, `backbone` or `model`, and modules whose
-    `layers` or `layer` is a list, such as the encoder of a vision Transformer or of BERT. An element of a list is a
-    single layer even if it has such an attribute. A container's own parameters come before its children.
+    `layers` or `layer` is a list, such as the encoders of vision Transformers and BERT. An element of a list is a
+    single layer even if it has an attribute `layers`. A container's own parameters come before its children.
     """
     found, lists = [], (nn.Sequential, nn.ModuleList)
     for name, child in module.named_children():
@@ -143,7 +143,7 @@ def layers(module: nn.Module, path: str = "") -> list[str]:
 
 
 def check_options(groups: Iterable[Any], optimizer: Optimizer) -> None:
-    """Raise GroupError if a group has an option that its optimizer does not have and would ignore."""
+    """Raise GroupError if a group has an unknown option, which its optimizer would ignore."""
     for group in groups:
         for name in group if isinstance(group, dict) else ():
             if name not in (*optimizer.defaults, "params", "name", "lr_factor"):

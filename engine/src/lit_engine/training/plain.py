@@ -1,4 +1,4 @@
-"""Calls `forward` on a batch, and adds prediction on the test split, for LightningModules that are not tasks."""
+"""Functions that find the inputs of `forward` and add prediction hooks, for LightningModules that are not tasks."""
 
 import inspect
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from lit_engine.errors import UserError
 
 
 def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
-    """Return the inputs of `forward` from a batch, by argument name.
+    """Return the batch's inputs to `forward` by argument name.
 
-    They are the first elements of a tuple or list, the values of a dict with these keys, or the batch itself if it is a
-    tensor.
+    A tuple or list contains the inputs as its first elements, and a dict contains them under the argument names. If the
+    batch is a tensor, this tensor is the only input.
 
     Raises:
         UserError: if the batch does not contain a tensor for each argument.

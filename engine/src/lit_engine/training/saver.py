@@ -1,4 +1,4 @@
-"""Saves `last.ckpt`, and stops a run after a signal, only at moments from which training can resume exactly."""
+"""Callback that saves `last.ckpt` and stops runs after signals, but only when training can resume exactly."""
 
 import os
 import signal
@@ -51,8 +51,9 @@ from lit_engine.errors import UserError
 from lit_engine.training.task import Task
 
 OUT_OF_MEMORY = (
-    "out of memory: halve data.batch_size and double trainer.accumulate_grad_batches (only the latter with "
-    "data.global_batch_size) for the same training in half the memory; trainer.precision=bf16-mixed also needs less"
+    "out of memory: halve data.batch_size and double trainer.accumulate_grad_batches, which needs half the memory. "
+    "With data.global_batch_size, only double trainer.accumulate_grad_batches. The results do not change. "
+    "trainer.precision=bf16-mixed also needs less memory"
 )
 ONE_SAMPLE = "batch norm cannot train on a batch of one sample: set --data.drop_last=true or change data.batch_size"
 LAST_HOOKS = ("on_train_batch_end", "on_validation_end")  # the task's hooks after which `Saver` runs
@@ -67,13 +68,13 @@ class Interrupted(BaseException):
 
 
 class Signals:
-    """Handlers for the signals that end a run: Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP.
+    """Handlers for Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP, which end a run.
 
     Outside of training, a signal raises Interrupted immediately. During training, signals are `deferred` until the run
-    can be saved, except for a second Ctrl-C. Signals that the process ignored at its start (`nohup`) stay ignored.
+    can be saved, except for a second Ctrl-C. Signals that were ignored at the start (`nohup`) remain ignored.
 
     Attributes:
-        number: the first signal received, or 0.
+        number: first signal that was received, or 0.
         deferred: whether the training loop checks for signals itself.
         is_bar_shown: whether the last two lines of the terminal are a progress bar, which a message has to replace.
     """
@@ -83,7 +84,7 @@ class Signals:
         self._before: dict[int, Any] = {}
 
     def install(self) -> None:
-        """Replace the handlers. Called again after Lightning has installed its own."""
+        """Replace the handlers. This method is called again after Lightning has installed its own handlers."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in SIGNALS:
@@ -105,26 +106,25 @@ class Signals:
         if number == signal.SIGINT and is_first():
             # print is not reentrant, and the signal may have interrupted it.
             message = b"finishing this step and saving; press Ctrl-C again to stop immediately\n"
-            clear = b"\r\x1b[1A\x1b[J"  # to the start of the bar, and erase what follows
+            clear = b"\r\x1b[1A\x1b[J"  # erases the progress bar
             os.write(2, clear + message + b"\n" if self.is_bar_shown else b"\n" + message)
 
 
 class Saver(Callback):
     """Callback that saves `last.ckpt` when the run's `Checkpoint` requests it, and ends training after a signal.
 
-    A resumed run is bit-identical if it continues from one of three moments, at which `last.ckpt` is saved:
+    A resumed run is bit-identical, because `last.ckpt` is only saved at three kinds of moments.
 
-    - between epochs, before the first epoch, or after the last one;
-    - after an optimizer step that is not followed by a validation;
-    - before or during a validation, which is then repeated from its start.
+    - The run is between epochs, before the first epoch, or after the last epoch.
+    - The run has finished an optimizer step that is not followed by a validation.
+    - The run is before or within a validation, which is repeated from its start after resuming.
 
-    If memory runs out in a step of `global_batch_size` samples, the state before the step is saved, so that a resumed
-    run can repeat the step with smaller micro-batches.
+    If a step of `global_batch_size` samples runs out of memory, a resumed run repeats it with smaller micro-batches.
 
     If training ends within an epoch (`max_steps`, `max_time`, early stopping), the state after the last step is saved.
 
-    The callback runs before all others at the start of an epoch, so that it can save the previous epoch. After a step,
-    it runs after all other hooks, the last of which belongs to the task. All processes agree on each decision.
+    At the start of an epoch, the callback runs before all others, so that it can save the previous epoch. After a step,
+    it runs after all other hooks, including the task's hook. All processes agree on each decision.
 
     The command line adds this callback. For your own `Trainer`, use `callbacks=[Saver(), Checkpoint(…)]`.
 
@@ -132,32 +132,32 @@ class Saver(Callback):
         signals: handlers of the signals that may end the run.
 
     Attributes:
-        smaller: the `accumulate_grad_batches` for repeating a step that ran out of memory, or 0.
+        smaller: value of `accumulate_grad_batches` for repeating a step that ran out of memory, or 0.
     """
 
     def __init__(self, signals: Signals | None = None) -> None:
         self.signals = signals or Signals()
         self.checkpoint: Checkpoint | None = None
-        self._moment = ""  # moment of the current save: epoch, step, validation or cut short
+        self._moment = ""  # moment of the current save, such as `epoch` or `validation`
         self._saved_at, self._saved = monotonic(), (-1, "")  # optimizer step and moment of the last save
-        self._trained = False  # whether there was any training; a finished run is not saved again
+        self._trained = False  # False for a finished run, which is not saved again
         self._stops_later = False  # whether a stop was requested within an accumulation window
         self._cut_short = False  # whether training ends within an epoch
-        self._counters: dict[str, Any] | None = None  # Lightning's loop counters at that moment
+        self._counters: dict[str, Any] | None = None  # Lightning's loop counters when training ends within an epoch
         self._within_epoch = False  # whether the resumed run had ended within an epoch
         self._metrics: dict[str, Any] = {}
         self._processes_loaders = False
-        self._logged: list[dict[str, Any]] = []  # values logged before resuming, until the first batch is logged
+        self._logged: list[dict[str, Any]] = []  # values logged before resuming, kept until the first batch is logged
         self._batches: int | None = None  # batches per epoch when the run was stopped
         self._states: dict[str, Any] | None = None  # states of torchmetrics before the current validation
         self.smaller = 0
-        self._repeats_steps = False  # whether a step can be repeated after memory ran out
-        # First batch of the current step, and the buffers before it. None once the optimizer may have changed weights.
+        self._repeats_steps = False  # whether a step that runs out of memory can be repeated
+        # First batch of the current step, and the buffers before this batch. None once the optimizer may have stepped.
         self._before_step: tuple[int, list[Tensor]] | None = None
         self._flags: Maximum | None = None  # whether any process requested a stop or a save in the last step
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        disable_requeue(trainer)  # Lightning would requeue the job with a checkpoint that is never resumed from
+        disable_requeue(trainer)  # Lightning would requeue the SLURM job with a checkpoint that is never used
         if not self._processes_loaders:
             process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
             self._processes_loaders = True
@@ -192,7 +192,7 @@ class Saver(Callback):
         if self._batches not in (None, now):
             raise UserError(
                 f"the run was stopped within an epoch of {self._batches} batches, but an epoch now has {now}: "
-                "resume it with its original data, batch size and number of devices"
+                "resume the run with its original data, batch size and number of devices"
             )
         if not all(hasattr(loader, "state_dict") for loader in CombinedLoader(trainer.train_dataloader).flattened):
             print_once(
@@ -229,7 +229,7 @@ class Saver(Callback):
         return is_exact and module.automatic_optimization and trainer.world_size == 1
 
     def _save_before_step(self, trainer: Trainer, module: Task, batches: int, buffers: list[Tensor]) -> None:
-        """Save the state after this many batches of the epoch, to repeat a step with micro-batches of half the size."""
+        """Save the state after `batches` batches of the epoch, to repeat a step with micro-batches of half the size."""
         for buffer, before in zip(module.buffers(), buffers, strict=True):
             buffer.copy_(before)
         module.running.rewind()
@@ -239,7 +239,7 @@ class Saver(Callback):
         self.smaller = 2 * trainer.accumulate_grad_batches
 
     def after_step(self, trainer: Trainer) -> None:
-        """Save if a save is due, and stop after a signal. Both wait until the accumulation window ends."""
+        """Save if a save is due, and stop after a signal, but not within an accumulation window."""
         if self._logged:
             add_to_logged(trainer, self._logged)
             self._logged = []
@@ -291,7 +291,7 @@ class Saver(Callback):
         self._states = None
 
     def _seed(self, trainer: Trainer, moment: str) -> None:
-        """Make random draws in hooks depend only on the seed and the step. A task seeds each step itself."""
+        """Make random numbers in hooks depend only on the seed and the step. A task seeds each step itself."""
         if not isinstance(trainer.lightning_module, Task):
             seed_everywhere(global_seed(), moment, trainer.global_step, trainer.global_rank)
 
@@ -315,11 +315,11 @@ class Saver(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         ended = not self._trained and not self._within_epoch
         if ended and self.checkpoint is not None:
-            # The run may have been killed between saving its last epoch and keeping it.
+            # The run may have been killed after saving its last epoch and before keeping that checkpoint.
             self.checkpoint.keep_epoch(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Add notes on where the error occurred and how to fix two common errors."""
+        """Add notes that say where the error occurred and how to fix two common errors."""
         _unwrap_hooks(pl_module)
         if isinstance(exception, Interrupted | KeyboardInterrupt) or not self.signals.deferred:
             return
@@ -335,10 +335,10 @@ class Saver(Callback):
             exception.add_note(ONE_SAMPLE)
 
     def _agree(self, trainer: Trainer, late: bool = False) -> tuple[int, bool]:
-        """Return the signal that any process received, and whether a save is due by rank 0's clock or the step count.
+        """Return a signal that any process received, and whether rank 0's clock or the step count requires a save.
 
-        With `late`, several processes act on the signal and the clock of the previous step, so that no step waits for
-        the device. Signals and due saves persist until they are handled, so none is lost.
+        With `late`, multiple processes use the signal and the clock of the previous step, so that no step waits for the
+        device. Signals and required saves are not lost, because they persist until they are handled.
         """
         number, due, every = self.signals.number, False, None
         if self.checkpoint is not None:
@@ -353,7 +353,7 @@ class Saver(Callback):
         return number, bool(due)
 
     def _save(self, trainer: Trainer, moment: str) -> None:
-        """Write `last.ckpt`. After an error, the earlier file is intact."""
+        """Write `last.ckpt`. If writing fails, the previous file remains intact."""
         if self.checkpoint is None or self._saved == (trainer.global_step, moment):
             return
         if not _finite(trainer.lightning_module):
@@ -374,7 +374,7 @@ class Saver(Callback):
 
     def _save_within_validation(self, trainer: Trainer, pl_module: LightningModule) -> None:
         averages = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
-        for one in averages:  # their weights replace the trained weights during validation
+        for one in averages:  # averaged weights replace the trained weights during validation
             swap_average(one, pl_module)
         self._save(trainer, "validation")
         for one in averages:
@@ -405,7 +405,7 @@ class Saver(Callback):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that the device or the CPU has too little memory."""
+    """Return whether an error means that the device or the CPU ran out of memory."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 

@@ -1,4 +1,4 @@
-"""Optimizers, and learning rate schedules that can be combined, are validated and end with the run."""
+"""Optimizers and learning rate schedules. Several schedules can be combined, and all of them end with the run."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,24 +19,24 @@ from lit_engine.training.parameter_groups import check_options
 
 
 class ScheduleError(UserError):
-    """Learning rate schedule that contradicts itself or the length of the run."""
+    """Error for a learning rate schedule that contradicts itself or the length of the run."""
 
 
 @dataclass
 class Horizon:
-    """Number of steps until the end of the run (None: unlimited), and whether a scheduler used it."""
+    """Number of steps until the end of the run (None if unlimited), and whether a scheduler used this number."""
 
     steps: int | None
     used: bool = False
 
 
-_horizon: ContextVar[Horizon] = ContextVar("horizon", default=Horizon(None))  # noqa: B039  (never read)
+_horizon: ContextVar[Horizon] = ContextVar("horizon", default=Horizon(None))  # noqa: B039  (its `used` is never read)
 
 
 def horizon() -> int:
-    """Return how many times the scheduler under construction will be stepped until the end of the run.
+    """Return how many times a new scheduler will be stepped until the end of the run.
 
-    Call this in the constructor of your own scheduler if the schedule must end with the run.
+    Call this function in the constructor of your own scheduler if the schedule must end with the run.
 
     Raises:
         ScheduleError: if the length of the run is unlimited.
@@ -44,7 +44,7 @@ def horizon() -> int:
     current = _horizon.get()
     if current.steps is None:
         raise ScheduleError(
-            "a scheduler that ends with the run requires a run of limited length with at least one step: "
+            "a scheduler that ends with the run requires a limited run with at least one step: "
             "see trainer.max_epochs, max_steps and limit_train_batches"
         )
     current.used = True
@@ -53,7 +53,7 @@ def horizon() -> int:
 
 @contextmanager
 def horizon_is(steps: int | None) -> Iterator[Horizon]:
-    """Set the value that `horizon()` returns in this context; None for an unlimited run."""
+    """Set the value that `horizon()` returns in this context, or None for an unlimited run."""
     outer, current = _horizon.get(), Horizon(steps)
     token = _horizon.set(current)
     try:
@@ -93,13 +93,13 @@ class PolynomialLR(lr_scheduler.PolynomialLR):
 class OneCycleLR(lr_scheduler.OneCycleLR):
     """Learning rate that rises to `max_lr` and falls over the rest of the run (Smith & Topin 2018).
 
-    Momentum (β₁ of Adam) moves from 0.95 to 0.85 and back. With `cycle_momentum: false`, it stays unchanged.
+    Momentum (Adam's β₁) changes from 0.95 to 0.85 and back. Set `cycle_momentum` to false to keep momentum constant.
 
     Args:
         optimizer: provided by the task.
-        max_lr: the peak rate; by default, the optimizer's rate for each parameter group. A single number applies to the
-            group with the largest rate, and the other groups keep their proportions to it.
-        kwargs: the other arguments of torch's OneCycleLR.
+        max_lr: peak rate. Default: the optimizer's rate for each parameter group. A single number applies to the group
+            with the largest rate, and the peak rates of the other groups are scaled in proportion.
+        kwargs: other arguments of torch's OneCycleLR.
     """
 
     def __init__(self, optimizer: Optimizer, max_lr: float | list[float] | None = None, **kwargs: Any) -> None:
@@ -109,7 +109,7 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         super().__init__(
             optimizer,
             max_lr=rates if max_lr is None else max_lr,
-            # Lightning steps once more after the last update, and torch would raise an error.
+            # Lightning steps the scheduler once more after the last update, for which torch would raise an error.
             total_steps=horizon() + 1,
             # A config cannot set these two arguments, because torch would ignore them.
             epochs=None,
@@ -119,7 +119,7 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
 
 
 class LinearLR(lr_scheduler.LinearLR):
-    """Linear warm-up from `start_factor` to `end_factor` times the optimizer's rate, over its part of the run.
+    """Linear warm-up from `start_factor` to `end_factor` times the optimizer's rate, within its part of the run.
 
     Args:
         optimizer: provided by the task.
@@ -131,7 +131,7 @@ class LinearLR(lr_scheduler.LinearLR):
         super().__init__(optimizer, start_factor, end_factor, total_iters=max(horizon(), 1))
 
 
-# These set the rate from the start of the run, monitor a metric, or cannot start at a milestone.
+# These schedulers set the rate from the start of the run, monitor a metric, or cannot start at a milestone.
 _NOT_IN_SEQUENCE = (
     lr_scheduler.OneCycleLR,
     lr_scheduler.CyclicLR,
@@ -145,13 +145,13 @@ class SequentialLR(lr_scheduler.SequentialLR):
 
     Args:
         optimizer: provided by the task.
-        schedulers: the schedulers in order.
-        milestones: when each scheduler but the first starts, in steps of the schedule (one per `frequency` intervals).
-            A value below 1 is a fraction of the run.
+        schedulers: schedulers in order.
+        milestones: start of each scheduler except the first, in schedule steps (one per `frequency` intervals). A value
+            below 1 is a fraction of the run.
 
     Raises:
-        ScheduleError: if the milestones are not ascending or exceed the run, if their number is not one less than the
-            number of schedulers, or if a scheduler cannot be part of a sequence.
+        ScheduleError: if the milestones are not ascending, exceed the run or are not one fewer than the schedulers, or
+            if a scheduler cannot be part of a sequence.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class SequentialLR(lr_scheduler.SequentialLR):
         ascend = borders == sorted(borders) and len({*milestones}) == len(milestones) and min(milestones, default=1) > 0
         if not ascend or len(milestones) != len(schedulers) - 1:
             raise ScheduleError(
-                "the milestones of SequentialLR must ascend, be above 0, and be one fewer than its schedulers: got "
+                "the milestones of SequentialLR must ascend and be above 0, one for each scheduler but the first: got "
                 f"{list(milestones)} for {len(schedulers)} schedulers"
             )
         if end is not None and borders and borders[-1] >= end and milestones[-1] >= 1:
@@ -181,7 +181,7 @@ class SequentialLR(lr_scheduler.SequentialLR):
         super().__init__(optimizer, parts, starts[1:])
 
 
-# These compute the rate from its initial value and overwrite the effect of other schedulers.
+# These schedulers compute the rate from its initial value and overwrite the effect of other schedulers.
 _ABSOLUTE = (
     lr_scheduler.LambdaLR,
     lr_scheduler.OneCycleLR,
@@ -205,7 +205,7 @@ def check_groups(scheduler: LRScheduler, rates: Sequence[float]) -> None:
     """Raise ScheduleError if a schedule would not preserve the ratios between the groups' learning rates."""
     name, lowest = type(scheduler).__name__, min(rates)
     if isinstance(scheduler, lr_scheduler.CyclicLR) and len({*rates}) > len({*scheduler.base_lrs}):
-        raise ScheduleError(f"{name}: one base_lr for parameter groups with different rates; list one for each group")
+        raise ScheduleError(f"{name} has one base_lr for parameter groups with different rates: list one per group")
     for part in (scheduler, *getattr(scheduler, "_schedulers", ())):
         if getattr(part, "eta_min", 0) > lowest:
             raise ScheduleError(f"{name}: eta_min {part.eta_min} is above the rate of a parameter group, {lowest:.3g}")
@@ -216,13 +216,13 @@ OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
 
 @dataclass
 class Schedule:
-    """A learning rate scheduler and when it is stepped.
+    """Learning rate scheduler and the interval at which it is stepped.
 
     Args:
-        scheduler: a scheduler of this project or of `torch.optim.lr_scheduler`.
-        interval: unit of its steps (optimizer steps or epochs). Required, because a wrong unit distorts the schedule.
-        frequency: number of intervals per step of the scheduler.
-        monitor: the metric that ReduceLROnPlateau monitors, such as `val/loss`.
+        scheduler: scheduler from this project or from `torch.optim.lr_scheduler`.
+        interval: `step` (optimizer steps) or `epoch`. There is no default, because a wrong unit distorts the schedule.
+        frequency: number of intervals per scheduler step.
+        monitor: metric that ReduceLROnPlateau monitors, such as `val/loss`.
     """
 
     scheduler: SchedulerFactory
@@ -252,7 +252,7 @@ def steps_of_epochs(trainer: Trainer, accumulate: int | None = None) -> list[int
 
 
 def learning_rates(optimizers: Sequence[Optimizer]) -> dict[str, float]:
-    """Return the current rate of every parameter group: `lr`, or `lr/NAME` (`lr/0`…) if there are several."""
+    """Return the rate of each parameter group as `lr`, or as `lr/NAME` (`lr/0`…) if there are several groups."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if len(groups) == 1:
         return {"lr": float(groups[0]["lr"])}
@@ -265,7 +265,7 @@ def build_optimizers(
     schedules: Sequence[Schedule],
     length: Callable[[str], int | None],
 ) -> tuple[list[Optimizer], list[dict[str, Any]]]:
-    """Build the optimizer and its schedules; see `build_optimizer` and `build_schedulers`.
+    """Build the optimizer and its schedules (see `build_optimizer` and `build_schedulers`).
 
     Returns:
         The lists that `LightningModule.configure_optimizers` returns.
@@ -275,7 +275,7 @@ def build_optimizers(
 
 
 def build_optimizer(factory: OptimizerFactory, parameters: Iterable[Tensor] | Iterable[dict[str, Any]]) -> Optimizer:
-    """Build the optimizer of parameters or parameter groups, and apply each group's `lr_factor`.
+    """Build an optimizer for parameters or parameter groups, and apply each group's `lr_factor`.
 
     Raises:
         UserError: if the optimizer rejects its arguments.
@@ -292,13 +292,13 @@ def build_optimizer(factory: OptimizerFactory, parameters: Iterable[Tensor] | It
 def build_schedulers(
     schedules: Sequence[Schedule], optimizer: Optimizer, length: Callable[[str], int | None]
 ) -> list[dict[str, Any]]:
-    """Build the learning rate schedulers of an optimizer. The factors of several schedulers are multiplied.
+    """Build the learning rate schedulers for an optimizer. The factors of several schedulers are multiplied.
 
     Returns:
         Lightning's scheduler configs.
 
     Raises:
-        ScheduleError: if a schedule contradicts itself, another one or the length of the run.
+        ScheduleError: if a schedule contradicts itself, another schedule or the length of the run.
         UserError: if a scheduler rejects its arguments.
     """
     rates = [float(group["lr"]) for group in optimizer.param_groups]
@@ -311,10 +311,10 @@ def build_schedulers(
         with horizon_is(None if end is None else -(-end // schedule.frequency)) as seen:
             scheduler = _make(name, schedule.scheduler, optimizer)
         check_groups(scheduler, rates)
-        # An attribute is saved with the scheduler's state, so the length can be compared on resume.
+        # The scheduler's state contains this attribute, so a resumed run can check its length.
         scheduler.planned_length = end if seen.used else None
         if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) != (schedule.monitor is not None):
-            raise ScheduleError(f"{name}: ReduceLROnPlateau needs a metric to monitor, others must not set one")
+            raise ScheduleError(f"{name}: only ReduceLROnPlateau needs a metric to monitor")
         config: dict[str, Any] = {
             "scheduler": scheduler,
             "interval": schedule.interval,
@@ -324,8 +324,8 @@ def build_schedulers(
         }
         if schedule.monitor is not None:
             config["monitor"] = schedule.monitor
-            # The task steps it. Lightning would do that after saving the epoch's checkpoint, and would stop the run if
-            # an epoch was not validated.
+            # The task steps this scheduler, because Lightning would step it after saving the epoch's checkpoint.
+            # Lightning would also stop the run if an epoch was not validated.
             config["reduce_on_plateau"] = schedule.interval == "step"
         configs.append(config)
     check_multiply([config["scheduler"] for config in configs])
@@ -333,7 +333,7 @@ def build_schedulers(
 
 
 def _make(where: str, factory: Callable[[Any], Any], argument: Any) -> Any:
-    """Call a factory of the config. Errors about its arguments, such as a negative rate, become UserErrors."""
+    """Call a factory from the config. Errors about its arguments, such as a negative rate, become UserErrors."""
     try:
         return factory(argument)
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:

@@ -1,4 +1,4 @@
-"""Base class of tasks, with optimizer and schedules, exact means, logging of rates and speed, and a seed per step."""
+"""Base class of tasks, which builds the optimizer, logs exact means, rates and speed, and seeds each step."""
 
 import sys
 from collections import Counter
@@ -49,7 +49,7 @@ from lit_engine.training.schedules import (
     steps_of_epochs,
 )
 
-MOST_PARTS = 10  # number of classes whose metrics are logged
+MOST_PARTS = 10  # maximum number of classes for which per-class metrics are logged
 Module = TypeVar("Module", bound=LightningModule)
 
 
@@ -61,36 +61,35 @@ def no_optimizer(parameters: Any) -> Any:
 class Task(LightningModule):
     """Base class of tasks. A subclass implements three steps, and the logged means are computed from their sums.
 
-    For example:
+    This task logs `train/loss`, `train/accuracy`, `val/loss` and `val/accuracy` at the end of each epoch, exact over
+    all samples and processes. It also logs `train/samples_per_second` and the learning rate of each parameter group
+    (`lr`, or `lr/NAME` if there are several groups). To log more in an evaluation, override `evaluation_start` and
+    `evaluation_metrics`. The split is `val` or `test`, and `predict_step` returns columns of the prediction table.
 
         def training_step(self, batch, batch_idx):
             logits = self(batch.images)
             correct = (logits.argmax(dim=1) == batch.targets).sum()
             return self.step(F.cross_entropy(logits, batch.targets), len(batch.targets), accuracy=correct)
 
-        def evaluation_step(self, batch, split):  # split: val or test
+        def evaluation_step(self, batch, split):
             return self.training_step(batch, 0)
 
-        def predict_step(self, batch, batch_idx):  # columns of the table of predictions
+        def predict_step(self, batch, batch_idx):
             return {"index": batch.indices.tolist(), "prediction": self(batch.images).argmax(dim=1).tolist()}
 
-    This logs `train/loss`, `train/accuracy`, `val/loss` and `val/accuracy` at the end of each epoch, exact over all
-    samples and processes, with `train/samples_per_second` and the learning rate of each parameter group (`lr`, or
-    `lr/NAME` if there are several). To log more in an evaluation, override `evaluation_start` and `evaluation_metrics`.
-
     Args:
-        optimizer: creates the optimizer from the parameters.
-        schedulers: learning rate schedules. The factors of several schedules are multiplied; see `Schedule`.
-        parameter_groups: parameters with their own learning rate or weight decay; see `ParameterGroups`.
-        channels_last: store images and the convolutions of `net` in (B, H, W, C) order, with the same results up to
-            rounding. By default, this is used on a CPU with oneDNN and in half precision, where it is faster, except
-            for networks whose gradients oneDNN computes incorrectly on a CPU.
-        compile: compile `net` with this backend of `torch.compile`, usually `inductor` (it needs a C++ compiler on
-            CPUs), or with these arguments, such as `{mode: max-autotune, fullgraph: true}`. Checkpoints stay the same.
-        metrics: torchmetrics for each evaluation: a list, logged as `val/multiclass_f1_score`…, or a dict by name.
-            `metric_inputs` returns their inputs. The task sets `num_classes` or `num_labels` if omitted.
+        optimizer: factory that creates the optimizer from the parameters.
+        schedulers: learning rate schedules (see `Schedule`). The factors of several schedules are multiplied.
+        parameter_groups: parameters with their own learning rate or weight decay (see `ParameterGroups`).
+        channels_last: store images and the convolutions of `net` in (B, H, W, C) order. The results are the same up to
+            rounding. By default, this is used on a CPU with oneDNN and in half precision, where it is faster, unless
+            oneDNN computes incorrect gradients for the network on a CPU.
+        compile: backend of `torch.compile` for `net`, usually `inductor` (it needs a C++ compiler on CPUs), or a dict
+            of arguments, such as `mode` and `fullgraph`. Compilation does not change checkpoints.
+        metrics: list of torchmetrics for each evaluation, which are logged as `val/multiclass_f1_score`…, or dict by
+            name. `metric_inputs` returns their inputs. The task sets `num_classes` or `num_labels` if omitted.
         checkpoint_blocks: recompute the activations of each block of `net` in the backward pass instead of storing
-            them. This needs less memory and more time, and does not change the gradients. Blocks are residual blocks,
+            them. Recomputation saves memory, takes time, and does not change gradients. Blocks are residual blocks,
             the layers of a Transformer, or the modules that the network's method `blocks()` returns.
 
     Attributes:
@@ -98,8 +97,8 @@ class Task(LightningModule):
         evaluated: sums of the evaluation so far.
     """
 
-    unit = "samples"  # what the steps count
-    # Metrics on the progress bar and in the learning curves, if logged.
+    unit = "samples"  # unit of the counts that are passed to `step`
+    # Metrics to show on the progress bar and in the learning curves, if they are logged.
     headline_metrics: tuple[str, ...] = ("loss", "accuracy")
     accumulate: int | None = None  # micro-batches per step, for tasks with manual optimization
     untrained: ClassVar[dict[str, Any]] = {"optimizer": no_optimizer, "schedulers": None}  # used by `load_module`
@@ -143,8 +142,8 @@ class Task(LightningModule):
         last, cpu, problem = self.channels_last, self.trainer.strategy.root_device.type == "cpu", ""
         if self.device_mesh is not None:
             problem = "does not support sharded weights"
-        elif any(weight.ndim == 5 for weight in net.parameters()):  # torch would also try to convert these
-            problem = "is a format for images (B, C, H, W), but this network has weights with five axes"
+        elif any(weight.ndim == 5 for weight in net.parameters()):  # torch would convert such weights, too
+            problem = "only supports images (B, C, H, W), but this network has weights with five axes"
         elif cpu and any(map(is_wrong_in_channels_last, net.modules())):
             problem = (
                 "computes wrong gradients on a CPU for strided 1×1 convolutions with fewer than 16 channels "
@@ -155,7 +154,7 @@ class Task(LightningModule):
             last = faster and not problem
         elif last and problem:
             raise UserError(f"channels_last {problem}")
-        # The outputs of convolutions have the memory format of the weights.
+        # The output of a convolution has the same memory format as its weights.
         net.to(memory_format=torch.channels_last if last else torch.contiguous_format)
         if self.checkpoint_blocks:
             checkpoint_in_place(net)
@@ -173,7 +172,7 @@ class Task(LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Clip gradients, including shards mixed with whole tensors and fused optimizers in 16-mixed precision.
+        """Clip gradients. Fused optimizers in 16-mixed precision, and shards mixed with whole tensors, are supported.
 
         Raises:
             UserError: if clipping by value is requested for a fused optimizer in 16-mixed precision.
@@ -182,7 +181,7 @@ class Task(LightningModule):
             return
         by_value, limit = gradient_clip_algorithm == "value", gradient_clip_val
         if self._is_still_scaled(optimizer):
-            if by_value:  # would make infinite gradients finite, so that their step is not skipped
+            if by_value:  # clipping would make infinite gradients finite, and their step would not be skipped
                 raise UserError("16-mixed with a fused optimizer cannot clip by value: set fused: false")
             limit *= loss_scale(self.trainer)
         if by_value:
@@ -192,7 +191,7 @@ class Task(LightningModule):
             clip_norm(gradients(optimizer), limit)
 
     def _is_still_scaled(self, optimizer: Any) -> bool:
-        """Return whether gradients still have the loss scale of 16-mixed, which fused optimizers remove themselves."""
+        """Return whether gradients are still scaled in 16-mixed precision, because fused optimizers unscale them."""
         return scales_loss(self.trainer) and unscales_itself(optimizer)
 
     @classmethod
@@ -204,14 +203,14 @@ class Task(LightningModule):
         weights_only: bool = True,
         **kwargs: Any,
     ) -> Self:
-        """Load a task from a checkpoint for evaluation or prediction. This never runs code in the checkpoint.
+        """Load a task from a checkpoint for evaluation or prediction. Code in the checkpoint is never run.
 
         Args:
             checkpoint_path: path of the checkpoint.
             map_location: device for the weights.
-            strict: whether the names of the weights must match exactly; defaults to `strict_loading`.
-            weights_only: ignored. Lightning has this argument, but loading here is always restricted to weights.
-            **kwargs: arguments of the task that replace the ones in the checkpoint, such as an `optimizer`.
+            strict: whether the names of the weights must match exactly. Default: `strict_loading`.
+            weights_only: argument of Lightning's method, which is ignored. Loading is always restricted to weights.
+            **kwargs: arguments of the task, such as an `optimizer`, which replace arguments in the checkpoint.
 
         Raises:
             CheckpointError: if the checkpoint is damaged, belongs to a different task or refers to a forbidden class.
@@ -219,10 +218,10 @@ class Task(LightningModule):
         return load_module(cls, checkpoint_path, map_location, strict, **kwargs)
 
     def step(self, mean: Tensor, count: int | Tensor, **sums: Tensor) -> Tensor:
-        """Add a batch to the epoch's or evaluation's means, and return the loss for `training_step`.
+        """Add a batch to the means of the epoch or evaluation, and return the loss for `training_step`.
 
         Args:
-            mean: mean loss over the samples or tokens of this batch, a scalar.
+            mean: scalar mean loss over the samples or tokens of this batch.
             count: number of samples or tokens.
             **sums: sums of other values to log. Pass `loss` if the logged loss should differ from `mean`.
 
@@ -257,7 +256,7 @@ class Task(LightningModule):
         (self.evaluated if evaluates else self.running).add(0, **sums)
 
     def _fills(self) -> bool:
-        """Return whether the samples of this training batch are counted in another batch; see `EpochBatches`."""
+        """Return whether the samples of this training batch are counted in another batch (see `EpochBatches`)."""
         trainer = trainer_of(self)
         return trainer is not None and getattr(trainer.train_dataloader, "filler", False)
 
@@ -279,16 +278,16 @@ class Task(LightningModule):
             self._gradient_norm = norm
 
     def parameter_groups(self) -> Iterable[Any]:
-        """Return the trainable parameters, or groups of them, for the optimizer."""
+        """Return the trainable parameters or parameter groups for the optimizer."""
         if self.grouping is not None:
             return self.grouping(self)
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def configure_optimizers(self) -> Any:
-        """Build the optimizer and its schedules, which end with the trainer's run.
+        """Build the optimizer and its schedules, which end with the run.
 
         Raises:
-            ScheduleError: if a schedule contradicts itself, another one or the length of the run.
+            ScheduleError: if a schedule contradicts itself, another schedule or the length of the run.
             GroupError: if the parameter groups are invalid.
         """
         return build_optimizers(self.parameter_groups(), self.optimizer_factory, self.schedules, self.length)
@@ -296,7 +295,7 @@ class Task(LightningModule):
     def length(self, interval: str) -> int | None:
         """Return the length of the run in units of `interval` (`step` or `epoch`), or None if it is unlimited."""
         epochs = steps_of_epochs(self.trainer, self.accumulate)
-        if epochs is None:  # endless data may still be limited by the trainer
+        if epochs is None:  # the trainer may still limit endless data
             limit = self.trainer.max_steps if interval == "step" else self.trainer.max_epochs
             return limit if limit and limit > 0 else None
         return sum(epochs) if interval == "step" else len(epochs)
@@ -307,7 +306,7 @@ class Task(LightningModule):
         return self.schedules
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Step a scheduler. With interval `step`, do so every `frequency` optimizer steps, counted over the whole run.
+        """Step a scheduler. If its interval is `step`, step it every `frequency` optimizer steps of the whole run.
 
         Lightning counts micro-batches within the epoch, which would make schedules depend on gradient accumulation.
         """
@@ -328,19 +327,19 @@ class Task(LightningModule):
         self._done = self.trainer.global_step
         self.running.mark()
         self._clock.skip()  # on_train_epoch_start is not called when resuming mid-epoch
-        if (changing := accumulation_schedule(self.trainer)) is not None:  # its hook is not called, either
+        if (changing := accumulation_schedule(self.trainer)) is not None:  # Lightning does not call its hook either
             changing.on_train_epoch_start(self.trainer)
         check_resumed(self.trainer, self.length)
         watched = {schedule.monitor or "" for schedule in self.all_schedules}
         if not self.trainer.enable_validation and any(name.startswith("val/") for name in watched):
-            raise ScheduleError(f"a schedule watches {max(watched)!r}, but the run has no validation")
+            raise ScheduleError(f"a schedule monitors {max(watched)!r}, but the run has no validation")
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the sums of the epoch, so that the run can resume mid-epoch."""
         checkpoint["running"] = {**self.running.gather(self), "seconds": self._clock.seconds, "rates": self._rates}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore this replica's sums. If the number of replicas changed, the first one receives all sums."""
+        """Restore this replica's sums. If the number of replicas changed, the first replica receives all sums."""
         trainer = trainer_of(self)
         if trainer is not None and trainer.precision == "64-true":
             self.double()  # Lightning converts the module after loading, which would round the weights to float32
@@ -365,9 +364,9 @@ class Task(LightningModule):
             self._rates = self.learning_rates()  # schedulers change the rates before the end of the step
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Log the loss of one optimizer step (all its micro-batches) and the rates, every `log_every_n_steps` steps."""
+        """Every `log_every_n_steps` steps, log the loss of an optimizer step (over all micro-batches) and the rates."""
         if self.trainer.is_last_batch and self.device.type in ("cuda", "mps"):
-            getattr(torch, self.device.type).synchronize()  # so that pending work on the device is timed
+            getattr(torch, self.device.type).synchronize()  # include pending work on the device
         self._clock.lap()
         done = self.trainer.global_step
         if done == self._done:
@@ -377,13 +376,13 @@ class Task(LightningModule):
             values = {"train/loss_step": self.loss_of_step(outputs), **self._rates, "epoch": self.current_epoch}
             if self._gradient_norm is not None:
                 values["train/gradient_norm"] = self._gradient_norm.item()
-            # Only for loggers, because `self.log` would pass single steps to callbacks and metrics.json.
+            # Call the loggers directly, because `self.log` would pass single steps to callbacks and metrics.json.
             for logger in self.trainer.loggers:
                 logger.log_metrics(values, step=done - 1)  # Lightning counts steps from 0
         self.running.mark()
 
     def loss_of_step(self, outputs: Any) -> float:
-        """Return the mean loss of the last optimizer step over all processes, which must all call this."""
+        """Return the mean loss of the last optimizer step over all processes. All processes must call this."""
         loss = self.running.measure_since_mark().reduce(self).means().get("loss")
         if loss is None:  # the task does not call `step`, and Lightning has divided the loss
             loss = outputs["loss"].item() * self.trainer.accumulate_grad_batches
@@ -395,11 +394,11 @@ class Task(LightningModule):
         self._metrics.start(self)
 
     def evaluation_step(self, batch: Any, split: str) -> Any:
-        """Count a batch of the split `val` or `test` by calling `step`. Callbacks receive the returned outputs."""
+        """Evaluate a batch of the split `val` or `test` by calling `step`. Callbacks receive the returned outputs."""
         raise NotImplementedError(f"{type(self).__name__} has no evaluation_step")
 
     def metric_inputs(self, outputs: Any) -> Iterable[Any]:
-        """Return the predictions and targets for `metrics`, by default from the dict that `evaluation_step` returns."""
+        """Return the predictions and targets for `metrics`. By default, `evaluation_step` returns both in a dict."""
         if not isinstance(outputs, Mapping):
             raise UserError(f"model.metrics: {type(self).__name__}.evaluation_step returns no predictions and targets")
         return outputs.values()
@@ -429,7 +428,7 @@ class Task(LightningModule):
         return self.evaluate(batch, "test")
 
     def evaluate(self, batch: Any, split: str) -> Any:
-        """Run `evaluation_step` on a batch, update `metrics` with its outputs, and return them."""
+        """Run `evaluation_step` on a batch, update `metrics` with its outputs, and return the outputs."""
         self._counted = False
         outputs = self.evaluation_step(batch, split)
         if self._metrics.named:
@@ -459,19 +458,19 @@ class Task(LightningModule):
     def log_reduced(self, values: Mapping[str, float]) -> None:
         """Log values that are already reduced over all processes, in double precision.
 
-        `self.log` would convert them to float32, which rounds counts above 2^24.
+        `self.log` would convert the values to float32, which rounds counts above 2^24.
         """
-        # On the CPU, because MPS devices have no double.
+        # Use the CPU, because MPS devices have no double.
         exact = {name: torch.tensor(float(value), dtype=torch.double) for name, value in values.items()}
-        # per-class metrics of more than 10 classes would crowd out all others in loggers; metrics.json has them all
+        # Loggers skip per-class metrics of more than 10 classes, which would hide others. metrics.json contains all.
         kinds = Counter(name.rpartition("/")[0] for name in exact if is_detail(name))
         for logged in (True, False):
             part = {n: v for n, v in exact.items() if (kinds[n.rpartition("/")[0]] <= MOST_PARTS) is logged}
-            # Together, the last two options prevent a second reduction and Lightning's warning that there is none.
+            # The last two options prevent a second reduction, and Lightning's warning that nothing is reduced.
             self.log_dict(part, logger=None if logged else False, sync_dist=True, rank_zero_only=True)
 
     def _step_plateaus(self) -> None:
-        """Step ReduceLROnPlateau. Lightning would skip it in a resumed epoch and use metrics of an earlier epoch."""
+        """Step ReduceLROnPlateau. Lightning would skip it in resumed epochs, and use metrics of earlier epochs."""
         if not self.trainer.is_last_batch:  # training ends within this epoch
             return
         metrics = self.trainer.callback_metrics
@@ -483,18 +482,18 @@ class Task(LightningModule):
             if monitor.startswith("val/") and not has_validated(self.trainer):
                 continue  # the value is from an earlier epoch
             if monitor not in metrics:
-                raise ScheduleError(f"ReduceLROnPlateau watches {monitor!r}; available: {', '.join(sorted(metrics))}")
+                raise ScheduleError(f"ReduceLROnPlateau monitors {monitor!r}; available: {', '.join(sorted(metrics))}")
             config.scheduler.step(metrics[monitor])
 
     def learning_rates(self) -> dict[str, float]:
-        """Return the current rate of every parameter group: `lr`, or `lr/NAME` (`lr/0`…) if there are several."""
+        """Return the rate of each parameter group as `lr`, or as `lr/NAME` (`lr/0`…) if there are several groups."""
         return learning_rates(self.trainer.optimizers)
 
 
 def load_module(
     base: type[Module], path: str | Path, map_location: Any = "cpu", strict: bool | None = None, **kwargs: Any
 ) -> Module:
-    """Load a module from a checkpoint as an instance of `base`; see `Task.load_from_checkpoint`."""
+    """Load a module from a checkpoint as an instance of `base` (see `Task.load_from_checkpoint`)."""
     checkpoint = read(path, map_location)
     parameters = dict(checkpoint.get("hyper_parameters", {}))
     kind = import_class(parameters["_class_path"], base, path) if "_class_path" in parameters else base
@@ -509,5 +508,5 @@ def load_module(
     try:
         module.load_state_dict(checkpoint["state_dict"], strict=module.strict_loading if strict is None else strict)
     except RuntimeError as error:
-        raise CheckpointError(f"the weights in {path} do not fit its hyperparameters: {error}") from error
+        raise CheckpointError(f"the weights in {path} do not match its hyperparameters: {error}") from error
     return module.to(next((weight.device for weight in checkpoint["state_dict"].values()), "cpu"))
