@@ -122,7 +122,7 @@ class Waits(Callback):
             watch_waits(True)
         elif i == 3:
             watch_waits(False)
-            self.caught.__exit__()
+            self.caught.__exit__(None, None, None)
             waits = [one for one in self.warned or [] if "synchronizing CUDA operation" in str(one.message)]
             Waits.places = [f"{one.filename}:{one.lineno}" for one in waits]
 
