@@ -9,14 +9,14 @@ PROJECT = Project(
     name="lit_project",
     # The data module sets these arguments of the task or its net. The keys are attributes of the data module.
     links={
-        # classification: from ImageData to ImageClassifier and its net
+        # classification: ImageData sets arguments of ImageClassifier and its net
         "class_names": "class_names",
         "class_counts": "class_counts",
         "mean": "mean",
         "std": "std",
         "num_classes": "net.init_args.num_classes",
         "input_shape": "net.init_args.input_shape",
-        # regression: from TabularData to Regressor and its net
+        # regression: TabularData sets arguments of Regressor and its net
         "feature_names": "feature_names",
         "target_names": "target_names",
         "feature_mean": "feature_mean",
@@ -29,7 +29,7 @@ PROJECT = Project(
         "columns": "net.init_args.columns",
         # sequence: the name, config and tokenizer of the pretrained encoder
         "encoder": "net.init_args.encoder",
-        # translation: from TranslationData to Translator and its net
+        # translation: TranslationData sets arguments of Translator and its net
         "vocabularies": "vocabularies",
         "source_size": "net.init_args.source_size",
         "target_size": "net.init_args.target_size",

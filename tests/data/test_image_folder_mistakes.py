@@ -50,7 +50,7 @@ def test_a_folder_without_images_is_named(splits):
     root, _ = splits
     for file in (root / "train" / "bee").iterdir():
         file.unlink()
-    with pytest.raises(DataError, match="train/bee has no images: each folder is a class"):
+    with pytest.raises(DataError, match="train/bee has no images: add images or delete this class folder"):
         small(root)
 
 

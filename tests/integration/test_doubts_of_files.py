@@ -68,5 +68,5 @@ def test_regression_is_rejected(lit, repeated):
     repeated("fit -c configs/regression_quickstart.yaml --trainer.max_epochs=1 --trainer.callbacks=[]")
     told = lit("doubts mine")
     assert (told.status, told.err) == (
-        2, "error: doubts needs a single class for each sample, which Diabetes does not provide\n"
+        2, "error: doubts needs one class label per sample, which Diabetes does not provide\n"
     )  # fmt: skip

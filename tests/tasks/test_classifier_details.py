@@ -22,7 +22,7 @@ def test_weights_are_by_name_or_balanced():
     for options, message in (
         ({"class_weights": {"nobody": 1.0}}, "there is no class 'nobody'"),
         ({"class_weights": {first: 0.0}}, f"the weight of '{first}' must be above 0"),
-        ({"class_weights": "balanced"}, "the data have no class_counts"),
+        ({"class_weights": "balanced"}, "balanced requires class_counts above 0"),
         ({"class_weights": {first: 2.0}, "loss": FocalLoss()}, "class_weights is only for the default loss"),
         ({"loss": FocalLoss(weight=[1.0, 2.0])}, f"2 weights for {len(NAMES)} classes"),
     ):

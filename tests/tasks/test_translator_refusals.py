@@ -28,7 +28,7 @@ def test_a_checkpoint_of_the_other_direction_is_refused_although_the_vocabulary_
     there = Few(source="en", target="fr", root=tmp_path, **JOINT).vocabularies
     back = Few(source="fr", target="en", root=tmp_path, vocabularies=there)
     task = translator(back)
-    with pytest.raises(CheckpointError, match="translates from en to fr, but the data are fr to en"):
+    with pytest.raises(CheckpointError, match="translates from en to fr, but the data require fr to en"):
         task.on_load_checkpoint({"hyper_parameters": {"vocabularies": there}})
     assert (task.source_language, task.target_language) == ("fr", "en")
     same = Few(source="en", target="fr", root=tmp_path, vocabularies=there)

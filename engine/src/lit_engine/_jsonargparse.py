@@ -1,4 +1,4 @@
-"""Wrappers for the undocumented parts of jsonargparse 4.53 that this library uses. Each docstring states the reason.
+"""Wrappers for undocumented parts of jsonargparse 4.53. Each docstring states why the access is needed.
 
 `test_private_apis.py` tests each function, and fails if jsonargparse removes a private name or changes its behaviour.
 jsonargparse is imported inside the functions, because commands without a config do not need it.
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-# Lines with these prefixes are not reasons. They introduce a reason, or report a different type that was tried.
+# Lines with these prefixes are skipped. They only introduce the reason, or report an attempt with a different type.
 _FRAME = (
     "Parser key", "Does not validate", "Subtypes:", "Errors:", "Given value", "Problem with given class_path", "tip:",
     "Expected a <class 'NoneType'>", "Expected a path but", "Subclass types expect", "a class path (str)",
@@ -18,8 +18,8 @@ _FRAME = (
 
 
 def reason_in(message: str) -> str:
-    """Return the most specific reason in a nested error message, or the joined reasons if all are expected types."""
-    own = message[max(message.rfind("Problem with given class_path"), 0) :]  # skips types that were tried before
+    """Return the most specific reason in a nested error message. If it only lists expected types, join these types."""
+    own = message[max(message.rfind("Problem with given class_path"), 0) :]  # skips the errors of other types
     lines = [re.sub(r"^\s*(- )?(Parser key .*: (?=\w)|.* callable class: )?", "", line) for line in own.splitlines()]
     kept = [line.partition(". Got value: Namespace")[0] for line in lines if line and not line.startswith(_FRAME)]
     kept = [re.sub(r"<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[(.*?)\]", r"\1\2", line) for line in kept]

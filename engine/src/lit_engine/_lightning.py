@@ -209,9 +209,9 @@ def start_as_new(trainer: Trainer) -> None:
 
 
 def finish_restart(trainer: Trainer) -> None:
-    """Make a fit that was resumed mid-epoch finish the epoch normally, and step ReduceLROnPlateau. Since 2.0.
+    """Clear the restarting flag mid-epoch, so that the epoch ends normally and ReduceLROnPlateau is stepped. Since 2.0.
 
-    Loaders with a saved position continue from it. Lightning does not restore the position if the dataloader was
+    Dataloaders continue at their saved positions. Lightning does not restore the position if the dataloader was
     created before the checkpoint was loaded, for example by `estimated_stepping_batches`.
     """
     loop = trainer.fit_loop
@@ -234,7 +234,7 @@ def batch_index(trainer: Trainer) -> int:
 def will_validate(trainer: Trainer) -> bool:
     """Return whether Lightning will validate after this batch. Since 1.8.
 
-    The check ignores a requested stop, which would also cause a validation.
+    Lightning also validates if a stop was requested, but this function ignores such a request.
     """
     loop = trainer.fit_loop.epoch_loop
     stops, trainer.should_stop = trainer.should_stop, False
@@ -244,7 +244,7 @@ def will_validate(trainer: Trainer) -> bool:
 
 
 def has_validated(trainer: Trainer) -> bool:
-    """Return whether validation ran in this epoch. If not, the logged validation metrics are from an earlier epoch.
+    """Return whether validation ran in this epoch. Otherwise, logged validation metrics are from an earlier epoch.
 
     `max_steps` may end an epoch before its validation, and `check_val_every_n_epoch` may skip it.
     """
@@ -305,7 +305,7 @@ def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
             batches["completed"] = batches["processed"]
     if moment == "step":
         loops["epoch_loop.state_dict"]["_batches_that_stepped"] += 1
-    if moment == "validation":  # Lightning repeats the validation if one batch has started
+    if moment == "validation":  # a started batch makes Lightning repeat the validation
         validation.update(ready=validation["processed"] + 1, started=validation["processed"] + 1)
 
 
@@ -349,7 +349,7 @@ def logged_values(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def log_step(trainer: Trainer) -> None:
-    """Pass a step's metrics to the loggers before the step is saved. Lightning would wait for all hooks. Since 1.2."""
+    """Pass a step's metrics to the loggers before saving the step. Lightning logs after all hooks. Since 1.2."""
     trainer._logger_connector.update_train_step_metrics()
 
 
@@ -387,7 +387,7 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 
 
 def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
-    """Add the restored values after the first batch, because Lightning would reset them earlier. Since 1.2."""
+    """Add the restored values after the first batch, because Lightning resets values added earlier. Since 1.2."""
     results: Any = trainer.fit_loop.epoch_loop._results
     for one in saved:
         item = results[f"{one['options']['fx']}.{one['options']['name']}"]
@@ -441,7 +441,7 @@ def rank() -> int:
 
 
 def set_rank(number: int) -> None:
-    """Set the global rank, which Lightning reads from a launcher's variables at import, even for a single process."""
+    """Set the global rank. At import, Lightning reads the rank from a launcher's variables, even for one process."""
     setattr(rank_zero_only, "rank", number)  # noqa: B010  (mypy does not know the attribute)
 
 
@@ -490,8 +490,8 @@ def remember_missing_cuda() -> None:
     """Stop Adam from searching for the CUDA driver at each step on a CPU-only machine (11 % of a small step's time).
 
     `torch.optim.Adam` checks at each step whether there is a CUDA device. Lightning sets PYTORCH_NVML_BASED_CUDA_CHECK
-    at import (Lightning pull request 15110), so that the check does not initialize CUDA before a fork. Without a
-    device, nothing can be initialized. Remove this once torch caches the result or Lightning resets the variable.
+    at import (Lightning pull request 15110), so that the check does not initialize CUDA before a fork. There is nothing
+    to initialize without a GPU. Remove this function once torch caches the result or Lightning resets the variable.
     """
     if not torch.cuda.is_available():
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"
@@ -540,7 +540,7 @@ def norms_of(tensors: list[Tensor]) -> Tensor:
 
 
 def replace_loader_parts(loader: Any, **parts: Any) -> None:
-    """Replace attributes of a DataLoader, such as its sampler. Its `__setattr__` forbids this after `__init__`."""
+    """Replace attributes of a DataLoader, such as its sampler. Direct assignment may raise an error."""
     vars(loader).update(parts)
 
 

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from typing import Any
 
-# The modules to import for each name that Lightning and this library use, in an order that torchmetrics supports.
+# Names that Lightning and this library use, and the modules to import in this order. The last module defines the name.
 USED = {
     "Metric": ("torchmetrics.utilities", "torchmetrics.metric"),
     "MetricCollection": ("torchmetrics.utilities", "torchmetrics.collections"),

@@ -33,7 +33,7 @@ POSITIONAL = "Lightning cannot replace the sampler of a DataLoader: pass its arg
 
 
 def no_access(error: OSError) -> str | None:
-    """Return the message for a full or read-only disk or missing permissions, or None for any other error."""
+    """Return a message for a full disk, a read-only disk or missing permissions, and None for any other error."""
     if error.errno not in NO_ACCESS or (error.filename is None and error.errno in (errno.EACCES, errno.EPERM)):
         return None
     return f"{error.strerror}: {error.filename}" if error.filename else error.strerror

@@ -24,7 +24,7 @@ from lit_engine.training.task import load_module
 def load_model(run: RunDir, which: str = "best") -> Any:
     """Return the task or other LightningModule of a checkpoint, on the CPU and in evaluation mode.
 
-    Modules that the config of the run refers to are imported. For `which`, see `choose_checkpoint`.
+    The modules named in the run's config are imported. For `which`, see `choose_checkpoint`.
 
     Raises:
         RunError: there is no such checkpoint.
@@ -59,8 +59,8 @@ def load_for_prediction(
 ) -> tuple[LightningModule, LightningDataModule, Trainer]:
     """Return the task of a run with the weights of a checkpoint, its data module, and a trainer for prediction.
 
-    The trainer uses a single process and none of the run's callbacks and loggers. Its other arguments come from the
-    run's config, which `parts` overrides. Nothing is written to the run.
+    The trainer uses a single process and none of the run's callbacks or loggers. All other trainer arguments come from
+    the run's config, and `parts` overrides them. Nothing is written to the run.
 
     Raises:
         UserError: a class rejects its arguments, or the data are missing.
@@ -80,6 +80,6 @@ def load_for_prediction(
     complete_prediction(cli.model, cli.datamodule)
     for line in check_fits(cli.model, content, checkpoint, cli.hyper_parameters):
         print(f"warning: {line}", file=sys.stderr)
-    with warnings.catch_warnings(action="ignore"):  # the warning is that callbacks in the checkpoint are missing
+    with warnings.catch_warnings(action="ignore"):  # Lightning warns about missing callbacks
         cli.trainer.predict(cli.model, [], ckpt_path=checkpoint, weights_only=True)
     return cli.model.eval(), cli.datamodule, cli.trainer

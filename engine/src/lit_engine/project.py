@@ -17,10 +17,10 @@ class Project:
     """Properties of a project that the library depends on.
 
     Args:
-        name: name of the package. The command has the same name, with dashes.
+        name: name of the package. The command has the same name, but with dashes.
         links: maps an attribute of the data module to an argument of the task, or of an object inside the task
-            (`net.init_args.NAME`). A link is ignored unless both exist.
-        functions: maps functions to the classes that call them. Configs may name the function in place of the class.
+            (`net.init_args.NAME`). A link is ignored if the attribute or the argument does not exist.
+        functions: maps functions to the classes that call them. Configs may refer to the function instead of the class.
         commands: maps the name of an additional command to a `module:function` in the package. The function receives
             the rest of the command line and returns the exit status.
         after_command: a `module:function` that is called with the path of a run whose content has changed. The default
@@ -46,8 +46,8 @@ class Project:
     def configs(self) -> dict[str, Path]:
         """Map the names of all shipped configs, such as `quickstart` or `overlays/debug`, to their files.
 
-        In a checkout, the files are in `configs/`. In a wheel, they are part of the package. Paths are relative if the
-        files are below the current folder.
+        In a checkout, the files are in `configs/`. In a wheel, the package contains the files. Paths are relative if
+        the files are below the current folder.
         """
         root = self.folder / "configs" if (self.folder / "configs").is_dir() else self.folder.parents[1] / "configs"
         files = sorted(root.glob("*.yaml")) + sorted(root.glob("*/*.yaml"))

@@ -81,7 +81,7 @@ def run(project: Project, args: Sequence[str]) -> int:
         if session is not None:
             session.close(status)
     if again := session.again if session is not None else []:
-        del session  # frees the memory of its objects
+        del session  # frees the memory of the session's objects
         gc.collect()
         return run(project, again)
     return status
@@ -109,11 +109,11 @@ class Session:
 
     Attributes:
         cli: the parsed command line, which creates the data module, the model and the trainer.
-        existing_run: the run to resume or to evaluate; None creates a new run.
-        checkpoint: the file to resume from or to evaluate; None starts from initial weights.
+        existing_run: the run to resume or to evaluate, or None to create a new run.
+        checkpoint: the file to resume from or to evaluate, or None to start from initial weights.
         fork: the object that adapts the parent run's checkpoint for `--fork`.
         status: the exit status.
-        connection: the connection to the other processes, set after creating the trainer. None for a single process.
+        connection: the connection to the other processes, set after creating the trainer, or None if there are none.
         event: how the command ended, for `--notify`.
         again: the command that continues the run with smaller micro-batches, after memory ran out.
     """
@@ -269,8 +269,8 @@ class Session:
         """Find the run and the checkpoint, then create the trainer, the model and the data module.
 
         Raises:
-            UserError: the checkpoint does not exist or does not fit the model, the run cannot be created or another
-                process is training it, or an object of the config cannot be created.
+            UserError: the checkpoint does not exist or does not fit the model, the run cannot be created, another
+                process is training the run, or an object in the config cannot be created.
         """
         follow_launcher(self.options.trainer)
         first_if_alone(self.options.trainer)
@@ -313,7 +313,7 @@ class Session:
         return trainer, model, self.cli.datamodule
 
     def close(self, status: int) -> None:
-        """Finish the loggers, release the lock, write the run's page or delete an empty new run, and notify."""
+        """Finish the loggers, release the lock, write the run's page or delete an empty new run, and notify users."""
         self.signals.remove()
         for logger in self.loggers:
             if hasattr(logger, "finish"):  # otherwise, W&B would show a failed run as finished
@@ -338,7 +338,7 @@ class Session:
             resolve_name(NOTIFY)(self.options.notify, self.run, self.event)
 
     def _named_run(self) -> RunDir | None:
-        """Return the run to continue, if it exists. If it was killed before its first save, it starts from scratch.
+        """Return the run to continue, if it exists. A run that was killed before its first save starts from scratch.
 
         Raises:
             UserError: the run has a different config, or its config.yaml is broken.
@@ -430,7 +430,7 @@ class Session:
 
 def accumulating(trainer: Namespace, number: int) -> dict[str, int]:
     """Return options that set the number of micro-batches per step and scale all options that count micro-batches."""
-    counts = ("limit_train_batches", "overfit_batches", "val_check_interval")  # unless they are fractions of an epoch
+    counts = ("limit_train_batches", "overfit_batches", "val_check_interval")  # floats are fractions of an epoch
     found = {"trainer.accumulate_grad_batches": number}
     for name in counts:
         if isinstance(trainer[name], int):
@@ -439,7 +439,7 @@ def accumulating(trainer: Namespace, number: int) -> dict[str, int]:
 
 
 def _drop_averages(trainer: Trainer) -> None:
-    """Remove weight averaging, which would replace the averaged weights of a checkpoint with the trained ones."""
+    """Remove WeightAveraging callbacks, which would replace a checkpoint's averaged weights with trained weights."""
     kept = [one for one in trainer.callbacks if not isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
     reconfigure(trainer, callbacks=kept)
 
@@ -455,7 +455,7 @@ def _describe(model: LightningModule) -> list[str]:
 
 
 def _add_checkpoint(config: Namespace) -> list[Any]:
-    """Return the configured callbacks. If none is a Checkpoint, add one for `last.ckpt` and, if needed, the best."""
+    """Add a Checkpoint to the callbacks if there is none. It also saves the best epoch if no other callback does."""
     callbacks = _as_list(config.callbacks)
     others = [one for one in callbacks if isinstance(one, ModelCheckpoint)]
     if config.enable_checkpointing is False or any(isinstance(one, Checkpoint) for one in others):

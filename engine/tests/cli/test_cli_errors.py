@@ -59,7 +59,7 @@ CASES = {
     "sweep configs/sweeps/grid.yaml --lost_after -5": ["--lost_after: must be at least 1, got -5"],
     "schema --output README.md/schema.json": ["README.md/schema.json cannot be written"],
     f"{Q} --trainer.callbacks+=EarlyStopping --trainer.callbacks.mode=min --trainer.callbacks.monitor=val/los": [
-        "monitor: val/los is not logged in validation, which logs: val/accuracy, val/loss"
+        "monitor: val/los is not logged in validation. Logged metrics: val/accuracy, val/loss"
     ],
     f"{Q} --trainer.limit_val_batches=0": ["monitor: val/loss is not logged in validation", "none (no validation)"],
     f"{Q} --trainer.logger+=CSVLogger": ["trainer.logger", "required: save_dir"],

@@ -227,7 +227,7 @@ def test_folds_are_paired_and_their_seeds_averaged(make_run, say):
         ("a a --test acuracy", "did you mean accuracy?"),
         ("a a --test bleu", "the predictions of runs/x/a have no column references"),
         ("a a --test val/accuracy", "use --test accuracy"),
-        ("a pair --test loss", "at least two seeds or folds"),
+        ("a pair --test loss", "at least two common seeds or folds"),
         ("a a --test accuracy --csv t.csv", "--csv cannot be used with --test"),
     ],
 )  # fmt: skip

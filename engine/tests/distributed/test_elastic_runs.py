@@ -59,7 +59,7 @@ def test_four_epochs_in_one_process_are_those_in_one_two_four_and_one(tmp_path, 
     ('--data.batch_size=null --data.global_batch_size=64 --trainer.callbacks=[{"class_path":'
      '"lightning.pytorch.callbacks.GradientAccumulationScheduler","init_args":{"scheduling":{"0":2}}}]',
      "GradientAccumulationScheduler does not support global_batch_size"),
-    ("--data.batch_size=null --data.global_batch_size=64 --find batch_size", "no batch_size to tune: set it"),
+    ("--data.batch_size=null --data.global_batch_size=64 --find batch_size", "no batch_size to tune: set batch_size"),
 ])  # fmt: skip
 def test_sizes_that_contradict_are_an_error_of_one_line(lit, options, message):
     result = lit(f"{FIT} {options}")

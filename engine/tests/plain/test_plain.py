@@ -256,7 +256,7 @@ NEEDS_MORE = {
     "serve {run} --port 0": "Data cannot predict on new samples: it has no `predict_from`",
     "fit --run {run} --data.folds=2": "data.folds needs a data module that extends lit_engine's SplitData",
     "fit --run {run} --data.global_batch_size=8": "data.global_batch_size needs a data module that extends",
-    "fit --run {run} --data.batch_size=16": "the run was stopped within an epoch of 10 batches, but an epoch now has",
+    "fit --run {run} --data.batch_size=16": "the run was stopped mid-epoch. An epoch had 10 batches, but now has",
 }
 
 

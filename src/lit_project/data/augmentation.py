@@ -27,7 +27,7 @@ class RandomHorizontalFlip(nn.Module):
 class RandomCrop(nn.Module):
     """Random crop of each image to its original size, after padding each side with `padding` pixels of value `fill`.
 
-    Supports any dtype. It is common for small images, with `padding=4` for 32×32 (He et al., 2016, section 4.2).
+    Supports any dtype. This crop is common for small images, with `padding=4` for 32×32 (He et al., 2016, section 4.2).
     """
 
     def __init__(self, padding: int, fill: int = 0) -> None:
@@ -40,7 +40,7 @@ class RandomCrop(nn.Module):
         device = images.device
         padded = F.pad(images, [self.padding] * 4, value=self.fill)
         top_B, left_B = torch.randint(0, 2 * self.padding + 1, (2, batch), device=device)
-        # All windows are views `(B, C, 2p+1, 2p+1, H, W)`. Copying one per sample is faster than gathering its pixels.
+        # `windows` is a view `(B, C, 2p+1, 2p+1, H, W)`. Copying one window per sample is faster than gathering pixels.
         windows = padded.unfold(2, height, 1).unfold(3, width, 1)
         return windows[torch.arange(batch, device=device), :, top_B, left_B]
 
@@ -48,10 +48,10 @@ class RandomCrop(nn.Module):
 class RandomResizedCrop(nn.Module):
     """Random crop of each image, resized to a fixed size. A standard augmentation for ImageNet (Szegedy et al., 2015).
 
-    The area of the crop and the logarithm of its aspect ratio (width / height) are uniform in the given ranges, and its
-    position is uniform in the image. If ten random crops in a row exceed the image, the largest centred crop with an
-    aspect ratio in the range is used. The interpolation is bilinear, without antialiasing. Unlike torchvision's
-    transform with this name, this one processes a whole batch at once with a different crop for each image.
+    The area of the crop, the logarithm of its aspect ratio (width / height) and its position are uniformly distributed.
+    If ten random crops in a row exceed the image, the largest centred crop with an aspect ratio in the range is used.
+    The interpolation is bilinear, without antialiasing. Unlike torchvision's transform of the same name, this one
+    processes a whole batch at once, with a different crop for each image.
 
     Args:
         size: output height and width in pixels.
@@ -80,7 +80,7 @@ class RandomResizedCrop(nn.Module):
         """Augment uint8 or float images `(B, C, H, W)`. Returns `(B, C, size, size)` with the same dtype."""
         height, width = images.shape[2:]
         top, left, h, w = self.boxes(len(images), height, width).to(images.device, non_blocking=True).float().unbind(1)
-        # The centres of the output pixels in source coordinates, clamped to the edges of the crop.
+        # Compute the centres of the output pixels in source coordinates, clamped to the edges of the crop.
         steps = (torch.arange(self.size, device=images.device) + 0.5) / self.size
         y = (top[:, None] + (steps * h[:, None] - 0.5).clamp(min=0).minimum(h[:, None] - 1) + 0.5) * 2 / height - 1
         x = (left[:, None] + (steps * w[:, None] - 0.5).clamp(min=0).minimum(w[:, None] - 1) + 0.5) * 2 / width - 1
@@ -91,10 +91,10 @@ class RandomResizedCrop(nn.Module):
 
 
 class RandomErasing(nn.Module):
-    """Random erasing of a rectangle in each image, with probability `p` (Zhong et al. 2020).
+    """Random erasing of a rectangle in each image, with probability `p` (Zhong et al., 2020).
 
-    It works like torchvision's transform of this name, but processes a whole batch at once, with different random
-    parameters for each image. An image is not changed if none of ten draws fits into it.
+    It works like torchvision's transform of the same name, but processes a whole batch at once, with different random
+    parameters for each image. An image stays unchanged if none of ten random rectangles fits into it.
 
     Args:
         p: probability of erasing.
@@ -121,19 +121,19 @@ class RandomErasing(nn.Module):
 
 
 def random_boxes(count: int, height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float]) -> Tensor:
-    """Draw the top, left, height and width of boxes in images of `height` × `width` pixels.
+    """Sample random boxes in images of `height` × `width` pixels.
 
-    The area (as a fraction of the image) and the logarithm of the aspect ratio are uniform, and so is the position.
+    The area (as a fraction of the image), the logarithm of the aspect ratio and the position are uniformly distributed.
 
     Returns:
-        int64 `(count, 4)`. Height and width are 0 if none of ten draws fits into the image.
+        Top, left, height and width, int64 `(count, 4)`. The size is 0 if none of ten random boxes fits into the image.
     """
     tries = 10
     area = height * width * torch.empty(count, tries).uniform_(*scale)
     aspect = torch.empty(count, tries).uniform_(math.log(ratio[0]), math.log(ratio[1])).exp()
     w, h = (area * aspect).sqrt().round().long(), (area / aspect).sqrt().round().long()
     fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
-    first = fits.long().argmax(dim=1, keepdim=True)  # argmax returns the first maximum
+    first = fits.long().argmax(dim=1, keepdim=True)  # `argmax` returns the first maximum.
     w, h = ((part * fits).gather(1, first)[:, 0] for part in (w, h))
     top, left = ((torch.rand(count) * (size - part + 1)).long() for size, part in ((height, h), (width, w)))
     return torch.stack([top, left, h, w], dim=1)
@@ -142,8 +142,8 @@ def random_boxes(count: int, height: int, width: int, scale: tuple[float, float]
 class RandomAffine(nn.Module):
     """Random rotation, scaling, shear and shift of each image about its centre. The background is black.
 
-    All parameters are uniform in their ranges. The interpolation is bilinear. Unlike torchvision's transform with this
-    name, this one processes a whole batch at once with different random parameters for each image.
+    All parameters are uniformly distributed. The interpolation is bilinear. Unlike torchvision's transform of the same
+    name, this one processes a whole batch at once, with different random parameters for each image.
 
     Args:
         degrees: maximum rotation in degrees, in both directions.
@@ -159,7 +159,7 @@ class RandomAffine(nn.Module):
         self.degrees, self.translate, self.scale, self.shear = degrees, translate, scale, shear
 
     def draw(self, count: int, height: int, width: int) -> Tensor:
-        """Return `(5, count)` random rotations (°), shifts to the right and down (pixels), scales and shears (°)."""
+        """Return random rotations (°), shifts to the right and down (pixels), scales and shears (°), `(5, count)`."""
         right, down = self.translate * width, self.translate * height
         ranges = [*((-limit, limit) for limit in (self.degrees, right, down)), self.scale, (-self.shear, self.shear)]
         return torch.stack([torch.empty(count).uniform_(*each) for each in ranges])
@@ -169,7 +169,7 @@ class RandomAffine(nn.Module):
         height, width = images.shape[2:]
         degrees, right, down, scale, shear = self.draw(len(images), height, width).to(images.device, non_blocking=True)
         angle, slope = degrees.deg2rad(), shear.deg2rad().tan()
-        # Map output pixels to source pixels with the inverse of scale · rotation · shear, in pixels from the centre.
+        # The inverse of scale · rotation · shear maps output pixels to source pixels, relative to the centre.
         cos, sin = angle.cos() / scale, angle.sin() / scale
         xx, xy, yx, yy = cos - slope * sin, sin + slope * cos, -sin, cos
         across = torch.stack([xx, xy * height / width, -(xx * right + xy * down) * 2 / width], dim=1)
@@ -194,7 +194,7 @@ class ImageNetTrain(nn.Sequential):
         flip: probability of a flip.
 
     Shapes:
-        `(B, C, H, W)` → `(B, C, size, size)`.
+        Images `(B, C, H, W)` become `(B, C, size, size)`.
     """
 
     def __init__(self, size: int = 224, scale: tuple[float, float] = (0.08, 1.0), flip: float = 0.5) -> None:
@@ -212,7 +212,7 @@ class ImageNetEval(nn.Sequential):
         ValueError: `resize` is smaller than `size`.
 
     Shapes:
-        `(B, C, H, W)` → `(B, C, size, size)`.
+        Images `(B, C, H, W)` become `(B, C, size, size)`.
     """
 
     def __init__(self, size: int = 224, resize: int | None = None) -> None:

@@ -12,10 +12,10 @@ from lit_engine.data.module import Split, random_split
 
 
 class Digits(ImageData):
-    """Greyscale images of 8×8 pixels in ten classes. The test split is a fixed set of 360 images, but is not official.
+    """Greyscale images of 8×8 pixels in ten classes. The test split is a fixed but unofficial set of 360 images.
 
     Args:
-        val_size: number of validation samples. They are a fixed subset of the 1,437 samples outside the test split.
+        val_size: number of validation samples, a fixed subset of the 1,437 samples outside the test split.
         **kwargs: arguments of `ImageData` and `SplitData`; `root` is not used.
     """
 
@@ -26,7 +26,7 @@ class Digits(ImageData):
         self.val_size = val_size
         self.class_names = [str(digit) for digit in range(10)]
         self.input_shape = (1, 8, 8)
-        self.mean, self.std = [0.305], [0.376]  # computed on the training split; with folds, they differ by 0.001
+        self.mean, self.std = [0.305], [0.376]  # computed on the training split (the values of folds differ by 0.001)
 
     def load(self, split: Split) -> tuple[Tensor, Tensor]:
         """Return uint8 images `(N, 1, 8, 8)` and int64 targets `(N,)`."""

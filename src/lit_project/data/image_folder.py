@@ -40,7 +40,7 @@ class Pictures(Dataset):
             raise DataError(f"the classes in {folder} are not as expected: {why}")
         found = {name: pictures_in(folder / name) for name in self.classes}
         if empty := [name for name, files in found.items() if not files]:
-            raise DataError(f"{folder}/{empty[0]} has no images: each folder is a class, so add images or delete it")
+            raise DataError(f"{folder}/{empty[0]} has no images: add images or delete this class folder")
         self.samples = [(file, target) for target, files in enumerate(found.values()) for file in files]
         self.targets = [target for _, target in self.samples]
 
@@ -61,10 +61,10 @@ class Pictures(Dataset):
 class ImageFolder(DatasetImages):
     """Images in `root/train/CLASS/`, `root/val/CLASS/` and `root/test/CLASS/`, or all in `root/CLASS/`.
 
-    Split folders may also be called `Training`, `valid`, `validation`, `test_set`… Without split folders, a fixed
-    `test_size` of all images becomes the test split. Without a `val` folder, a fixed `val_size` of the remaining images
-    becomes the validation split. Both are stratified by class. If there are split folders but no test folder, only
-    `folds` can create a test split. Hidden files and folders are ignored.
+    Split folders may also be called `Training`, `valid`, `validation`, `test_set`… Without split folders, the test
+    split is a fixed subset of all images (`test_size`). Without a `val` folder, the validation split is a fixed subset
+    of the remaining images (`val_size`). These subsets are stratified by class. If there are split folders but no test
+    folder, only `folds` can create a test split. Hidden files and folders are ignored.
 
     Args:
         root: folder of the images.
@@ -72,8 +72,8 @@ class ImageFolder(DatasetImages):
         crop: keep the aspect ratio of images and crop the longer side. If false, images are squashed.
         channels: 3 for colour, 1 for greyscale.
         test_size: fraction of the images in the test split if there are no split folders; 0 for no test split.
-        class_names: expected names of the class folders, sorted; default: the names found. Required if all class
-            folders contain only subfolders, because they could be splits with unknown names.
+        class_names: expected names of the class folders, sorted; default: the names found. Required if no class
+            folder directly contains an image, because the folders could be splits with unknown names.
         mean: mean of each channel for values in [0, 1]. Default: ImageNet's mean, averaged over channels if greyscale.
             Keep the default for ImageNet weights. For greyscale images, GoogLeNet and Inception need mean = std = 0.5.
         std: standard deviation of each channel.
@@ -130,7 +130,7 @@ def _files_of(dataset: Any) -> list[str]:
 
 
 def _read_splits(root: Path, class_names: list[str] | None, image_size: int) -> dict[str, Any]:
-    """Return the datasets by split. In prediction, `root` need not exist if the classes are known."""
+    """Return the datasets by split. For prediction, `root` may be missing if the classes are known."""
     if not root.is_dir():
         if class_names:
             return {}

@@ -13,7 +13,7 @@ BROKEN_ARCHIVE = (OSError, RuntimeError, ValueError, AssertionError, KeyError)
 
 
 class FashionMNIST(ImageData):
-    """70,000 greyscale images of clothing with 28×28 pixels, in ten classes.
+    """70,000 greyscale images of clothing in ten classes, with 28×28 pixels each.
 
     The official test split has 10,000 images. The validation split is a fixed subset of the 60,000 training images. If
     the archives are not in `root/FashionMNIST/raw`, torchvision downloads them and verifies their MD5 checksums.
@@ -92,7 +92,7 @@ class FashionMNIST(ImageData):
 
 
 class MNIST(FashionMNIST):
-    """70,000 greyscale images of handwritten digits with 28×28 pixels. See `FashionMNIST` for the splits."""
+    """70,000 greyscale images of handwritten digits, with 28×28 pixels each. See `FashionMNIST` for the splits."""
 
     NAME = "MNIST"
     CLASSES: ClassVar[list[str]] = [str(digit) for digit in range(10)]

@@ -47,7 +47,7 @@ class CSV(TabularData):
         **kwargs: arguments of `TabularData`.
 
     Raises:
-        DataError: a column is listed twice, there are no features, or `CSVFile` or `TabularData` raises this error.
+        DataError: a column is listed twice, or there are no features. `CSVFile` and `TabularData` also raise DataError.
     """
 
     def __init__(
@@ -86,6 +86,6 @@ class CSV(TabularData):
         self.file = file
 
     def inputs(self, split: Split) -> dict[int, dict[str, str]]:
-        """Return the line number and the cells of each sample for `PredictionTable`, by row in the file."""
+        """Return each sample's line number and cells for `PredictionTable`, keyed by its row in the file."""
         rows = list(CSVFile(self.file, self.delimiter).inputs().items())
         return dict(rows[row] for row in super().inputs(split))

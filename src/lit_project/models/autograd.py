@@ -24,7 +24,7 @@ class _ScaleGradient(Function):
 def scale_gradient(x: Tensor, factor: float) -> Tensor:
     """Return `x` unchanged, and multiply its gradient by `factor` in the backward pass. `x` may have any shape.
 
-    If the factor is negative, features learn to fool a subsequent domain classifier (Ganin & Lempitsky, 2015).
+    With a negative factor, features are trained to fool a subsequent domain classifier (Ganin & Lempitsky, 2015).
     """
     return _ScaleGradient.apply(x, factor)
 

@@ -41,7 +41,7 @@ class SmoothedCrossEntropy(nn.CrossEntropyLoss):
 class WeightedCrossEntropy(nn.Module):
     """Cross-entropy with class weights, averaged over the samples in the batch.
 
-    torch's own loss is divided by the sum of the weights in a batch. Its mean over batches therefore differs from its
+    torch's own loss is divided by the sum of the weights in a batch. The mean over batches therefore differs from the
     mean over samples.
 
     Args:
@@ -138,7 +138,7 @@ def build_loss(
             raise ValueError(f"{name} is only for the default loss: remove either {name} or the loss")
     weight, classes = getattr(loss, "weight", None), len(class_names)
     if isinstance(weight, Tensor) and len(weight) != classes:
-        raise ValueError(f"the loss has {len(weight)} weights for {classes} classes; class_weights sets them by name")
+        raise ValueError(f"the loss has {len(weight)} weights for {classes} classes: set one weight per class")
     if class_weights:
         return WeightedCrossEntropy(weights_by_class(class_weights, class_names, class_counts), label_smoothing)
     return loss or nn.CrossEntropyLoss(label_smoothing=label_smoothing)
@@ -154,7 +154,7 @@ def weights_by_class(
     """
     if given == "balanced":
         if counts is None or not all(counts):
-            raise ValueError("class_weights balanced: the data have no class_counts; set the weights by class name")
+            raise ValueError("class_weights balanced requires class_counts above 0: set the weights by class name")
         return [sum(counts) / len(counts) / count for count in counts]
     assert not isinstance(given, str)
     for name, weight in given.items():

@@ -63,7 +63,7 @@ class MLP(nn.Module):
         return self.layers(x)
 
     def tensor_parallel_plan(self) -> dict[str, ParallelStyle]:
-        """Split the hidden layers by their outputs. The outputs are gathered, because norms and dropout need them."""
+        """Shard the outputs of each hidden layer, and then gather them, because norms and dropout need all outputs."""
         linear = [f"layers.{number}" for number, layer in enumerate(self.layers) if isinstance(layer, nn.Linear)]
         return {name: ColwiseParallel(output_layouts=Replicate()) for name in linear[:-1]}
 

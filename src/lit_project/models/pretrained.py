@@ -17,8 +17,8 @@ AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")  # GoogLeNet and Inception use thes
 def download(architecture: str, name: str) -> dict[str, Tensor]:
     """Return the state dict that torchvision publishes under a name such as `DEFAULT` or `IMAGENET1K_V1`.
 
-    The file is read from torch's cache or downloaded. torchvision loads it into its own model, because old files use
-    different names and formats.
+    The file is read from torch's cache or downloaded. torchvision loads the file into its own model, because old files
+    use different names and formats.
 
     Raises:
         ValueError: there are no such weights, or they cannot be downloaded or read.
@@ -48,7 +48,7 @@ def from_file(path: Path) -> dict[str, Tensor]:
     Tensors are loaded to the CPU, and only tensors and plain data are unpickled.
 
     Raises:
-        ValueError: the file cannot be read or contains something else.
+        ValueError: the file cannot be read or contains no state dict.
     """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -59,13 +59,13 @@ def from_file(path: Path) -> dict[str, Tensor]:
 
 
 def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
-    """Replace the prefixes of parameter names. The longest matching prefix is used. None drops the parameter.
+    """Replace the prefixes of parameter names. The longest matching prefix is used. None drops a parameter.
 
     For example, if `encoder.` maps to `backbone.` and the empty prefix to `head.`, `encoder.x` becomes `backbone.x` and
     `y` becomes `head.y`.
 
     Raises:
-        ValueError: no name starts with one of the prefixes, or two names become equal.
+        ValueError: a prefix matches no name, or two names become equal.
     """
     found: dict[str, Tensor] = {}
     unused = set(prefixes)
@@ -121,8 +121,8 @@ class TorchvisionNet(nn.Module):
     It consists of `head` and `backbone`, whose modules have torchvision's names (`backbone.conv1`…). For greyscale
     images, the weights of the first convolution are summed over its input channels. The output is then the same as for
     an RGB image with three equal channels, at a third of the cost. The weights of GoogLeNet and Inception v3 expect
-    values in [-1, 1]. For greyscale images, set the mean and standard deviation to 0.5. For colour images, use the
-    ImageNet statistics (the default of `ImageFolder`), because `transform_input` converts them for these two models.
+    values in [-1, 1]. For greyscale images, set the mean and standard deviation to 0.5. For colour images, keep the
+    default of `ImageFolder`, because the option `transform_input` converts images with ImageNet's normalisation.
 
     Args:
         input_shape: shape `(C, H, W)` of one image; set from the data.
@@ -132,14 +132,14 @@ class TorchvisionNet(nn.Module):
         weights: a name such as `DEFAULT` or `IMAGENET1K_V1`, which torchvision downloads to its cache, or a file with
             a state dict of this class or torchvision's model. Default: random weights. If the weights come from a
             checkpoint, this option is ignored.
-        prefixes: maps name prefixes in a file of weights to prefixes in this model, such as `encoder.` to `backbone.`.
+        prefixes: maps name prefixes in a weights file to prefixes in this model, such as `encoder.` to `backbone.`.
             By default, the file must use the parameter names of torchvision or this class.
-        strict: raise an error if tensors in a file of weights are missing, unexpected or have a different shape. If
+        strict: raise an error if tensors in a weights file are missing, unexpected or have a different shape. If
             false, differences are only reported. A new head, or a new stem for small images, is always allowed.
         grey: how to process greyscale images, `sum` (sum the weights of the first convolution) or `repeat` (repeat
             the image in three channels).
         small_images: start a residual network with a 3×3 convolution of stride 1 and no max-pooling, so that images
-            of 28×28 or 32×32 pixels are not reduced too early.
+            of 28×28 or 32×32 pixels are not downsampled too early.
         pooling: `average`, or `bilinear` for residual networks (see `BilinearPool`).
         bilinear_channels: number of channels to which features are reduced before bilinear pooling.
         dropout: probability of zeroing a feature before the head.

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 class BilinearPool(nn.Module):
-    """Bilinear pooling of a network with itself (Lin, RoyChowdhury & Maji, 2015).
+    """Bilinear pooling of a network's features with themselves (Lin, RoyChowdhury & Maji, 2015).
 
     For features `x_p` at P positions, it computes `z = Σ_p x_p x_pᵀ / P`, `y = sign(z) √|z|` and `y / ‖y‖`. This
     distinguishes fine-grained classes by the features that occur together. Since the head needs K² weights per class,
@@ -16,7 +16,7 @@ class BilinearPool(nn.Module):
 
     Args:
         in_channels: number of feature channels, C.
-        channels: output channels K of a 1×1 convolution before the products. Default: no convolution.
+        channels: number of channels K after an initial 1×1 convolution. Default: no convolution.
     """
 
     def __init__(self, in_channels: int, channels: int | None = None) -> None:
@@ -64,8 +64,8 @@ class ResidualBlock(nn.Module):
 class SmallResNet(nn.Module):
     """A residual network with a stem, three stages of `(depth - 2) / 6` blocks, pooling and a linear head.
 
-    The second and the third stage halve the image size and double the number of channels. With `depth=20, width=16`, it
-    is the ResNet-20 of He et al., but with option B instead of option A. It has 0.27 M parameters.
+    The second and third stages each halve the image size and double the channels. With `depth=20, width=16`, this
+    is the ResNet-20 of He et al., but with shortcuts of option B instead of option A. It has 0.27 M parameters.
 
     Args:
         input_shape: shape `(C, H, W)` of one image; set from the data.

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 class TimmNet(nn.Module):
     """A timm model that maps images `(B, C, H, W)` to logits `(B, K)`. Configs may call it `timm.create_model`.
 
-    The last linear layer is `head`. The rest is `backbone`, whose modules have timm's names (`backbone.stages.3`…).
-    Other classifiers, such as a pair of heads, stay in `backbone`, and `head` is then an identity.
+    The last linear layer becomes `head`. All other layers form `backbone` and keep timm's names (`backbone.stages.3`…).
+    Any other type of classifier, such as a pair of heads, stays in `backbone`, and `head` is then an identity.
 
     Args:
         model_name: a name in `timm.list_models()`, such as `resnet10t`, `convnext_atto` or `vit_tiny_patch16_224`.

@@ -44,8 +44,8 @@ class Classifier(Task):
             inversely proportional to the number of training samples per class, with a mean of 1 over all samples.
         class_counts: number of training samples per class; set from the data if known.
         top_k: log the fraction of samples whose target is among the k most likely classes. 1 disables this metric.
-            Default: 3 if there are more than 3 classes.
-        **kwargs: `schedulers`, `parameter_groups`, `channels_last`, `compile` and `metrics` of `Task`.
+            Default: 3 if there are more than 3 classes, otherwise 1.
+        **kwargs: the arguments `schedulers`, `parameter_groups`, `channels_last`, `compile` and `metrics` of `Task`.
 
     Raises:
         ValueError: there are fewer than two classes, an option does not apply to the loss, or a value is invalid.
@@ -68,7 +68,7 @@ class Classifier(Task):
         self.class_names = list(class_names)
         self.loss = build_loss(self.class_names, loss, label_smoothing, class_weights, class_counts)
         self.top_k = check_top_k(top_k, len(self.class_names))
-        # The data module checks the targets once per split, so the metric need not check every batch.
+        # The data module checks the targets once per split, so the metric does not need to check every batch.
         self.confusion = MulticlassConfusionMatrix(len(self.class_names), validate_args=False)
         self.calibration = Calibration()
         self.all_probabilities = False  # whether `predict_step` returns the probabilities of all classes
@@ -122,7 +122,7 @@ class Classifier(Task):
         return {**totals.means(), **accuracies(counts, self.class_names)}
 
     def metric_inputs(self, outputs: Any) -> Iterable[Tensor]:
-        """Return probabilities `(B, num_classes)` and targets `(B,)`. Logits could be mistaken for probabilities."""
+        """Return probabilities `(B, num_classes)` and targets `(B,)`. Metrics may misread logits as probabilities."""
         return outputs["logits"].softmax(dim=1), outputs["targets"]
 
     def test_logits(self, inputs: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ class ImageClassifier(Classifier):
             of the target that belongs to the predicted class.
         penalty: penalty for large weights. It is added to the training loss, but logged separately as `train/penalty`.
         test_time_flips: `test` and `predict` also average the probabilities over these flips of the image.
-        test_time_shift: also average over the image shifted by this many pixels towards each corner (see `views`).
+        test_time_shift: `test` and `predict` also average over four shifts by this many pixels (see `views`).
         **kwargs: arguments of `Classifier` and `Task`.
 
     Raises:
@@ -207,7 +207,7 @@ class ImageClassifier(Classifier):
         return mean_logits(self, images, self.test_time_flips, self.test_time_shift)
 
     def configure_model(self) -> None:
-        """Shard the network. Raises UserError if there is a penalty, because it requires unsharded weights."""
+        """Shard the network. Raises UserError if a penalty is set, because penalties require unsharded weights."""
         if self.device_mesh is not None and self.penalty is not None:
             raise UserError("model.penalty requires unsharded weights, but this run shards them")
         super().configure_model()

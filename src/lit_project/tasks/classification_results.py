@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Calibration(Metric):
-    """Sums of samples, confidences and correct predictions in 15 equal confidence bins (Guo et al., 2017)."""
+    """Samples, confidences and correct predictions, summed in 15 equal confidence bins (Guo et al., 2017)."""
 
     sums: Tensor  # (3, 15)
 
@@ -65,7 +65,7 @@ def accuracies(counts: Tensor, class_names: Sequence[str]) -> dict[str, float]:
 
 
 def confusion_by_name(counts: Tensor, class_names: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Return a confusion matrix's nonzero counts, first by true class and then by predicted class."""
+    """Return a confusion matrix's nonzero counts, keyed by true class and then by predicted class."""
     found: dict[str, dict[str, int]] = {name: {} for name in class_names}
     for (true, predicted), count in zip(counts.nonzero().tolist(), counts[counts > 0].tolist(), strict=True):
         found[class_names[true]][class_names[predicted]] = int(count)

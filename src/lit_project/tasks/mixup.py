@@ -12,10 +12,10 @@ class Mixing:
     """Mixup and cutmix, which mix pairs of images and their targets in the same proportion λ ~ Beta(α, α).
 
     - Mixup (Zhang et al., 2018) computes `λ x + (1 - λ) x'`.
-    - Cutmix (Yun et al., 2019) copies a rectangle that covers `1 - λ` of the area from x'. The rectangle is clipped at
+    - Cutmix (Yun et al., 2019) copies a rectangle from x' that covers `1 - λ` of the area. The rectangle is clipped at
       the border, and λ is then set to the remaining fraction of x.
 
-    Each image gets its own random λ, position of the rectangle and partner x'.
+    Each image gets its own random λ, rectangle position and partner x'.
 
     Args:
         mixup_alpha: α of mixup; 0 disables it.
@@ -40,7 +40,7 @@ class Mixing:
                 f"mixing needs a positive mixup_alpha or cutmix_alpha, got {self.mixup_alpha} and {self.cutmix_alpha}"
             )
         if not (0 <= self.cutmix_share <= 1 and 0 <= self.probability <= 1 and self.off_last_epochs >= 0):
-            raise ValueError("mixing: cutmix_share and probability must be in [0, 1], off_last_epochs at least 0")
+            raise ValueError("mixing: cutmix_share and probability must be in [0, 1], and off_last_epochs at least 0")
 
     def is_active(self, epoch: int, epochs: int | None) -> bool:
         """Return whether an epoch, counted from 0, uses mixing. If `epochs` is None, the run's length is unlimited."""
@@ -67,9 +67,9 @@ class Mixing:
 
 
 def rectangles(share_B: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Return masks (bool `(B, H, W)`, true for pixels of the other image) and the remaining fractions λ `(B,)`.
+    """Return masks (bool `(B, H, W)`, true inside the rectangle) and the remaining fractions λ `(B,)`.
 
-    Each rectangle has √(1 - λ) times the image's height and width. Its centre is uniform in the image (Yun et al.,
+    Each rectangle has √(1 - λ) times the image's height and width. Its centre is uniformly distributed (Yun et al.,
     2019, equation 2).
     """
     side_B = (1 - share_B).sqrt()

@@ -31,7 +31,7 @@ class Regressor(Task):
     - `mse` and `mae` are in the target's unit. Several targets are logged as `mse/NAME` and `mae/NAME`. In this case,
       `mse_standardised` and `mae_standardised` are means over all targets in units of `target_std`.
     - `r2` is the mean of 1 - SS_res / SS_tot over all targets. SS_tot is relative to the mean of the evaluated split.
-      Targets that are constant in this split have no R² and are ignored. Without other targets, `r2` is not logged.
+      Targets that are constant in this split have no R² and are ignored. `r2` is omitted if all targets are constant.
 
     Args:
         net: model that maps `(B, F)` to `(B, T)`.
@@ -43,7 +43,7 @@ class Regressor(Task):
         target_mean: mean of each target; set from the data.
         target_std: standard deviation of each target; set from the data.
         loss: maps outputs and targets, both `(B, T)`, to their mean loss. Default: squared error.
-        **kwargs: `schedulers`, `parameter_groups`, `compile` and `metrics` of `Task`.
+        **kwargs: the arguments `schedulers`, `parameter_groups`, `compile` and `metrics` of `Task`.
 
     Attributes:
         r2: R² by target name in the last evaluation, excluding constant targets.
@@ -89,7 +89,7 @@ class Regressor(Task):
         if precision in ("16-true", "bf16-true"):
             raise UserError(f"{rounds}: use {precision.replace('true', 'mixed')}")
         offsets = [self.feature_mean.abs() / self.feature_std, self.target_mean.abs() / self.target_std]
-        if "mixed" in precision and torch.cat(offsets).max() > 10_000:  # float32 keeps only 3 digits of the deviation
+        if "mixed" in precision and torch.cat(offsets).max() > 10_000:  # float32 would keep 3 digits of `value - mean`
             raise UserError(f"{rounds} to float32, but a mean exceeds 10,000 standard deviations: use 32-true")
         super().setup(stage)
 
@@ -101,7 +101,7 @@ class Regressor(Task):
         """Return the model's standardised outputs `(B, T)` for unnormalized features `(B, F)`.
 
         Raises:
-            UserError: the shapes of outputs and targets differ. The loss might silently broadcast them.
+            UserError: the outputs and targets have different shapes, which the loss might silently broadcast.
         """
         outputs = self.net(((features - self.feature_mean) / self.feature_std).to(self.dtype))
         expected = (features.shape[0], len(self.target_names))

@@ -39,10 +39,10 @@ class Part:
 
 
 class SeveralOptimizers(Task):
-    """Mixin for a task with one optimizer per part of the model. A step of all optimizers together counts as one step.
+    """Mixin for a task with one optimizer per part of the model. One step of all optimizers counts as a single step.
 
     With manual optimisation, the task is responsible for accumulation, clipping and schedules. Lightning rejects these
-    options in the trainer, so they are options of the task. The loss is still averaged over the whole step.
+    options in the trainer, so they are options of the task. The loss is still averaged over an optimizer step.
 
     Args:
         parts: groups of parameters. Each trainable parameter must belong to exactly one part.
@@ -115,7 +115,7 @@ class SeveralOptimizers(Task):
         self._note_norm(together)
         if self.clip_norm is not None:
             clip_norm(gradients(together), self.clip_norm)
-        # Lightning counts only this step, and callbacks inspect all gradients before this step.
+        # Lightning counts only the first optimizer's step. Callbacks inspect all gradients before it.
         optimizers[0].step()
         for optimizer in optimizers[1:]:
             optimizer.optimizer.step()
@@ -140,7 +140,7 @@ class SeveralOptimizers(Task):
     def on_train_epoch_end(self) -> None:
         """Log the epoch's metrics and step the schedules with interval `epoch`."""
         super().on_train_epoch_end()
-        if self.trainer.is_last_batch:  # This is false if training stops mid-epoch.
+        if self.trainer.is_last_batch:  # `is_last_batch` is false if training stops mid-epoch.
             self._step_schedules("epoch", self.current_epoch + 1)
 
 

@@ -1,4 +1,4 @@
-"""Normalises sentences before tokenisation, and reverses this after decoding."""
+"""Normalises sentences before tokenisation, and reverses the normalisation after decoding."""
 
 import re
 import unicodedata

@@ -6,17 +6,17 @@ Importing sacrebleu takes a quarter of a second, so functions import it only whe
 from collections.abc import Sequence
 from typing import Any
 
-# Languages without spaces between words. sacrebleu has a tokeniser for Chinese. The others are split into characters.
+# Languages without spaces between words. sacrebleu tokenises Chinese and splits all other text into characters.
 UNSPACED = {"zh": "zh", "ja": "char", "th": "char", "lo": "char", "km": "char", "my": "char", "bo": "char"}
 
 
 def tokeniser(language: str) -> str:
-    """Return the name of sacrebleu's tokeniser for a language, which is "13a" for languages with spaces."""
+    """Return the name of sacrebleu's tokeniser for a language. Languages with spaces between words use "13a"."""
     return UNSPACED.get(language.lower().replace("_", "-").split("-")[0], "13a")
 
 
 def _streams(references: Sequence[Sequence[str]]) -> list[list[Any]]:
-    """Group references into all first references, all second references and so on. Missing references are None."""
+    """Transpose references, so that list i contains reference i of every sentence. Missing references are None."""
     most = max(map(len, references))
     return [[own[i] if i < len(own) else None for own in references] for i in range(most)]
 
@@ -51,7 +51,7 @@ def lowercase_tokenised_bleu(
     """Return BLEU of lower-cased, Moses-tokenised text, as in published Multi30k results, and its signature.
 
     sacremoses normalises and tokenises the text with language-specific rules. In French, these rules separate `l'` from
-    its noun. sacrebleu's tokeniser "13a" does not separate them, and its scores are about one point lower.
+    its noun. sacrebleu's tokeniser "13a" does not separate `l'`, and its scores are about one point lower.
 
     Args:
         hypotheses: one translation per sentence.
@@ -78,9 +78,9 @@ def lowercase_tokenised_bleu(
 
 
 def group_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str = "en") -> float:
-    """Return the smoothed BLEU of one or more sentences. The sentences may be shorter than four words.
+    """Return the smoothed BLEU of one or more sentences, even if they are shorter than four words.
 
-    BLEU is computed only for n-gram orders that occur in the sentences. It is intended for comparing sentences, not for
+    BLEU is computed only for n-gram orders that occur in the sentences. This score is for comparing sentences, not for
     publication.
     """
     from sacrebleu.metrics import BLEU

@@ -67,7 +67,7 @@ def _parts(chunk: str, language: str) -> list[str]:
 
 
 def split_words(sentence: str, language: str = "") -> list[str]:
-    """Split a sentence into words and symbols, and add joiners where they were attached to each other.
+    """Split a sentence into words and symbols, with a joiner where two tokens were not separated by a space.
 
     >>> split_words("J'ai dit : «Hi!»", "fr")
     ["J'￭", 'ai', 'dit', ':', '«￭', 'Hi', '￭!', '￭»']
@@ -83,7 +83,7 @@ def split_words(sentence: str, language: str = "") -> list[str]:
             opening = part[0].isalnum() and not before[-1:].isalnum()
             if not before:
                 tokens.append(part)
-            elif elided or opening:  # These parts are attached to the next word, and others to the previous word.
+            elif elided or opening:  # A joiner at the end of a token attaches it to the next token.
                 tokens[-1] += JOINER
                 tokens.append(part)
             else:

@@ -12,7 +12,7 @@ from lit_project.text.tokens import BOS, EOS, JOINER, PAD, SPECIALS, UNK, join_w
 
 
 class Vocabulary(ABC):
-    """The tokens of one or several languages. The four special tokens have the first ids.
+    """Base class for the tokens of one or more languages. The four special tokens have the first ids.
 
     Attributes:
         language: language code, such as "en", or "en+fr" for a joint vocabulary.
@@ -38,7 +38,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for `from_dict`. They can be loaded from a checkpoint with `weights_only=True`."""
+        """Return plain data for `from_dict`. The data can be loaded from a checkpoint with `weights_only=True`."""
 
     def encode_all(self, sentences: Sequence[str]) -> list[list[int]]:
         """Encode several sentences."""
@@ -69,7 +69,7 @@ class WordVocabulary(Vocabulary):
 
     Args:
         words: tokens of `lit_project.text.tokens.split_words`, numbered from id 4.
-        language: determines the rules for splitting words (elisions in French, clitics in English).
+        language: language code that determines the rules for splitting words (elisions in French, clitics in English).
     """
 
     def __init__(self, words: Sequence[str], language: str) -> None:
@@ -86,7 +86,7 @@ class WordVocabulary(Vocabulary):
         Args:
             sentences: prepared training sentences.
             min_freq: minimum frequency of words. Rarer words are unknown.
-            max_size: maximum number of ids, including the four special tokens. Must be at least 5.
+            max_size: maximum number of ids, including the four special tokens. The minimum is 5.
             language: language code of the sentences.
 
         Raises:
@@ -95,7 +95,7 @@ class WordVocabulary(Vocabulary):
         counts = Counter(word for sentence in sentences for word in split_words(sentence, language))
         words = sorted((word for word, count in counts.items() if count >= min_freq), key=lambda w: (-counts[w], w))
         if not words:
-            raise DataError(f"no word in the {language} training text occurs {min_freq} times or more: lower min_freq")
+            raise DataError(f"no word in the {language} training text occurs at least {min_freq} times: lower min_freq")
         return cls(words[: None if max_size is None else max_size - len(SPECIALS)], language)
 
     def __len__(self) -> int:
@@ -179,7 +179,7 @@ class SubwordVocabulary(Vocabulary):
                 pad_piece=SPECIALS[PAD], unk_piece=SPECIALS[UNK], bos_piece=SPECIALS[BOS], eos_piece=SPECIALS[EOS],
             )  # fmt: skip
         except (RuntimeError, OSError) as error:
-            reason = str(error).rpartition("] ")[2]  # Remove the location in sentencepiece's source code.
+            reason = str(error).rpartition("] ")[2]  # Strip the C++ source location from sentencepiece's message.
             raise DataError(f"vocabulary_size {size} for {kind} subwords ({language}): {reason}") from error
         return cls(written.getvalue(), language, kind)
 

@@ -22,7 +22,7 @@ def rnn(**options):
     ("build", "message"),
     [
         (lambda: rnn(attention="dot"), "'dot' .* got 8 and 16"),
-        (lambda: rnn(bridge="copy"), r"1 layer\(s\) of size 16, the decoder has 1 of 8"),
+        (lambda: rnn(bridge="copy"), r"1 layer\(s\) of size 16, but the decoder has 1 of size 8"),
         (lambda: rnn(attention="none", bridge="zero"), "hide the source"),
         (lambda: TransformerSeq2Seq(V, V, size=10, heads=4), "got 10 and 4"),
         (lambda: Decoding(beam_size=0), "beam_size must be between 1 and 1000, got 0"),

@@ -23,7 +23,7 @@ class Average(WeightAveraging):
     """Base class of callbacks that average the weights. Two such callbacks would swap the weights in the wrong order.
 
     Raises:
-        UserError: another callback averages the weights, they are sharded, or the precision has no float32 weights.
+        UserError: the weights are already averaged by another callback, sharded, or not in float32.
     """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -48,9 +48,9 @@ class Average(WeightAveraging):
 class EMA(Average):
     """Exponential moving average of the weights (Tarvainen & Valpola 2017).
 
-    Each step changes the average a to d a + (1 - d) w, where w are the current weights. After n steps, d is the minimum
-    of `decay` and (1 + n) / (10 + n), as in TensorFlow's `ExponentialMovingAverage`. With a constant d of 0.999, as in
-    Lightning's `EMAWeightAveraging`, the average of a few hundred steps would consist mostly of the initial weights.
+    Each step changes the average a to d a + (1 - d) w, where w denotes the current weights. After n steps, d is the
+    minimum of `decay` and (1 + n) / (10 + n), as in TensorFlow's `ExponentialMovingAverage`. With a constant d of
+    0.999, as in Lightning's `EMAWeightAveraging`, the average of a few hundred steps would mostly be initial weights.
 
     Args:
         decay: the value of d after many steps. The average covers about the last 1 / (1 - d) steps.
@@ -87,9 +87,9 @@ class EMA(Average):
 
 
 class SWA(Average):
-    """Mean of the weights at the ends of the last epochs (Izmailov et al. 2018).
+    """Mean of the weights at the end of each of the last epochs (Izmailov et al. 2018).
 
-    Until the first of these epochs ends, the current weights are used. An epoch ends with its last batch or at
+    Until the first averaged epoch ends, the current weights are used. An epoch ends with its last batch or at
     `max_steps`, before validation. Batch-norm statistics, except in frozen layers, are recomputed for the averaged
     weights on the epoch's training data. SWA does not change the learning rate, which should stay high.
 
@@ -115,7 +115,7 @@ class SWA(Average):
         epochs = pl_module.length("epoch") if isinstance(pl_module, Task) else max(trainer.max_epochs or 0, 0)
         if 0 < self.start < 1:
             if not epochs:
-                raise UserError("SWA: a start below 1 is a fraction of the run: set trainer.max_epochs or max_steps")
+                raise UserError("SWA: a start below 1 is a fraction of the run. Set trainer.max_epochs or max_steps")
             self.first_epoch = int(self.start * epochs)
         elif epochs and epochs <= self.start and not fast_dev_run(trainer):
             raise UserError(f"SWA would start in epoch {self.first_epoch}, but the run ends after {epochs} epochs")
@@ -126,7 +126,7 @@ class SWA(Average):
         average = averaged_model(self)
         ends = trainer.is_last_batch or trainer.global_step == trainer.max_steps
         if trainer.current_epoch <= self.first_epoch:
-            average.n_averaged.zero_()  # makes the update copy the current weights
+            average.n_averaged.zero_()  # if the count is 0, the update copies the current weights
         elif not ends:
             return
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Descriptions that are stored in the PNG files. In dark mode, pages invert charts but not photos.
+# Descriptions stored in the PNG files. In dark mode, pages invert the colours of charts, but not of photos.
 CHART, PHOTOS = "a chart", "photos"
 
 

@@ -89,9 +89,9 @@ def step_curves(curves: Mapping[str, Curve], what: str = "learning rate") -> Fig
 
 
 def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> Figure:
-    """Plot a confusion matrix of counts `(K, K)`, with true classes in rows. Cell colours show the fraction of the row.
+    """Plot a confusion matrix of counts `(K, K)`, with true classes in rows. Colours show fractions of each row's sum.
 
-    The colour scale uses the cube root of this fraction, so that the few confused samples off the diagonal are visible.
+    The colour scale uses the cube root of a fraction, so that the few confused samples off the diagonal are visible.
     """
     from matplotlib.colors import PowerNorm
 
@@ -265,7 +265,7 @@ class Figures(DrawsEvaluation):
     matrix, a reliability diagram, and the most confidently misclassified images.
 
     Args:
-        wrong_images: number of the most confidently misclassified images to show. 0 shows none.
+        wrong_images: how many of the most confidently misclassified images to show. 0 shows none.
     """
 
     def __init__(self, wrong_images: int = 24) -> None:
@@ -352,7 +352,7 @@ class Figures(DrawsEvaluation):
             return
         accuracy = (counts.diagonal().sum() / counts.sum()).item()
         title = f"{split}: accuracy {accuracy:.4f} of {int(counts.sum())}"
-        about = "Confusion matrix with the number of samples in each cell, coloured by the fraction of the true class."
+        about = "Confusion matrix with the number of samples in each cell. Colours show fractions of the true class."
         save_figure(trainer, f"{split}_confusion_matrix", confusion_matrix(counts, names, title), caption=about)
         wrong = sorted(found, key=lambda item: -item[0])[: self.wrong_images]
         if wrong:
@@ -373,7 +373,7 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
         trainer: the trainer of the run.
         name: file name without `.png`, which may include a subfolder of `figures/`.
         figure: a matplotlib figure.
-        tag: name in the loggers. TensorBoard shows figures with the same tag with a step slider. Default: `name`.
+        tag: name in the loggers. In TensorBoard, figures with the same tag share a step slider. Default: `name`.
         caption: one or two sentences for the run's page, stored in the PNG file.
 
     Returns:
@@ -430,13 +430,13 @@ def _scores_of(outputs: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
 
 
 def _scores_by_label(scores: list[tuple[Tensor, Tensor]], names: Any) -> dict[str, tuple[Tensor, Tensor]]:
-    """Map the most frequent labels to their probabilities and targets, except labels that all or no samples have."""
+    """Map the most frequent labels to their probabilities and targets. Labels on all or no samples are left out."""
     if not scores or names is None:
         return {}
     probabilities_NK, targets_NK = (torch.cat(parts) for parts in zip(*scores, strict=True))
     counts = targets_NK.sum(dim=0)
     shown = [k for k in counts.argsort(descending=True).tolist() if 0 < counts[k] < len(targets_NK)][:MOST_LABELS]
-    labels = list(names)[-targets_NK.shape[1] :]  # a binary classifier has scores for the second class only
+    labels = list(names)[-targets_NK.shape[1] :]  # a binary classifier only has scores for the second class
     return {labels[k]: (probabilities_NK[:, k], targets_NK[:, k].long()) for k in sorted(shown)}
 
 

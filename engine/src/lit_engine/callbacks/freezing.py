@@ -22,7 +22,7 @@ class Unfreezing(Callback):
 
     Args:
         schedule: maps the path of each module in the task to the first epoch, counted from 0, in which it trains. null
-            freezes a module permanently. Modules without a path train from the start.
+            freezes a module permanently. Modules that are not listed train from the start.
 
     Raises:
         UserError: a path does not exist in the task, an epoch is outside the run, or nothing trains in epoch 0.
@@ -45,7 +45,7 @@ class Unfreezing(Callback):
         return begins is None or epoch < begins
 
     def of_first_epoch(self) -> "Unfreezing":
-        """Return a callback in which the parts frozen in epoch 0 stay frozen, for use during a search."""
+        """Return a callback for use during a search, which permanently freezes the parts that are frozen in epoch 0."""
         return Unfreezing({path: None if epoch != 0 else 0 for path, epoch in self.schedule.items()})
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -47,7 +47,7 @@ class NaNGuard(Callback):
         file = f"{trainer.default_root_dir}/checkpoints/{BEFORE_NAN}"
         trainer.save_checkpoint(file, weights_only=False)
         raise NonFiniteError(
-            f"step {trainer.global_step} (epoch {trainer.current_epoch}): the gradient of {first_of(names)} is not "
-            f"finite; samples {first_of(samples, 20) or 'unknown'}. The weights before the step are in {file}. Try a "
-            "lower learning rate, gradient_clip_val or a warm-up"
+            f"step {trainer.global_step} (epoch {trainer.current_epoch}): "
+            f"the gradient of {first_of(names)} is not finite; samples {first_of(samples, 20) or 'unknown'}. "
+            f"The weights before the step are in {file}. Try a lower learning rate, gradient_clip_val or a warm-up"
         )

@@ -44,7 +44,7 @@ class PredictionTable(BasePredictionWriter):
         self.rows: list[dict[str, Any]] = []
         self.files: list[Path] = []
         self.missing: list[Mapping[str, Any]] = []
-        self._found: dict[int, list[tuple[int, Any]]] = {}  # maps dataloaders to (position, content) of each batch
+        self._found: dict[int, list[tuple[int, Any]]] = {}  # maps dataloader indices to (position, content) pairs
 
     def write_on_batch_end(
         self,
@@ -98,7 +98,7 @@ class PredictionTable(BasePredictionWriter):
             rows = [_add_inputs(row, *samples[row["index"]]) for row in rows]
             # if the batches are limited, samples after the last prediction may not have been read
             limit = trainer.limit_predict_batches
-            limited = isinstance(limit, int) or limit != 1.0  # 1 means one batch, 1.0 means all batches
+            limited = isinstance(limit, int) or limit != 1.0  # 1 means one batch, but 1.0 means all
             read = range(max(known, default=-1) + 1 if limited else len(samples))
             self.missing = [samples[number][1] for number in read if number not in known]
         if trainer.is_global_zero and rows:
@@ -122,8 +122,8 @@ class PredictionTable(BasePredictionWriter):
         except Exception as error:
             kinds = ", ".join(dict.fromkeys(type(value).__name__ for value in values))
             raise UserError(
-                f"predict_step returned {kinds}, which cannot be saved: return tensors, numbers or strings, or tuples, "
-                "lists or dicts of them"
+                f"predict_step returned {kinds}, which cannot be saved: "
+                "return tensors, numbers, strings, or a tuple, list or dict of these"
             ) from error
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content.getvalue())

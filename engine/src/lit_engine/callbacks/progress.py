@@ -1,6 +1,6 @@
 """Progress display with one line per epoch and, in a terminal, a live bar below the lines.
 
-The lines and the bar show exact means over the epoch. The lines cover all processes, and the bar only the first.
+The lines and the bar show exact means over the epoch. Lines cover all processes, but the bar only covers the first.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ProgressLines(Callback):
         callback = best_checkpoint(trainer)
         if callback is not None and callback.best_model_score is not None:  # the run was resumed
             self._best = float(callback.best_model_score) * (-1 if callback.mode == "max" else 1)
-        self._start = perf_counter()  # a run that is resumed mid-epoch does not call on_train_epoch_start
+        self._start = perf_counter()  # on_train_epoch_start is not called when a run resumes mid-epoch
         if line := summary(trainer):
             print_once(line)
 
@@ -70,7 +70,7 @@ class ProgressLines(Callback):
         print_once(f"{epoch_of(trainer)}  {found}  {seconds:.1f} s{mark}")
 
     def _is_best(self, trainer: Trainer) -> bool:
-        """Return whether the monitored metric is better than in all earlier epochs, including those before a resume."""
+        """Return whether the monitored metric is better than in all earlier epochs, even if the run was resumed."""
         callback = best_checkpoint(trainer)
         value = None if callback is None else trainer.callback_metrics.get(str(callback.monitor))
         if callback is None or value is None:
@@ -117,14 +117,14 @@ def _samples(loaders: Any) -> int:
         return 0
 
 
-SECONDS = 0.25  # refresh interval of the bar, because a refresh takes about as long as a small training step
+SECONDS = 0.25  # minimum time between refreshes. A refresh takes about as long as a small training step.
 
 
 class TerminalProgress(ProgressLines):
     """Progress display for terminals, with a bar and the current metrics below the lines of `ProgressLines`.
 
     The bar shows the remaining time of the whole fit, the training speed and the learning rate. It disappears when the
-    command ends. If a signal is received, the message of `signals` replaces the bar.
+    command ends. If a signal is received, the bar is replaced by the message that `signals` prints.
     """
 
     def __init__(self, signals: Signals) -> None:
@@ -223,7 +223,7 @@ class TerminalProgress(ProgressLines):
 
 
 def _progress(trainer: Trainer, batches: int) -> float:
-    """Return the fraction of the fit completed after `batches` batches of the epoch, or 0 if its length is unknown."""
+    """Return the completed fraction of the fit after `batches` batches of the epoch, or 0 if the fit is unlimited."""
     of_epoch = batches / trainer.num_training_batches if trainer.num_training_batches else 0
     shares = [0.0]
     if trainer.max_epochs and trainer.max_epochs > 0:

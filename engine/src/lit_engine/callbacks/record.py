@@ -35,7 +35,7 @@ RATE = re.compile(r"lr([/-].*)?")  # learning rates logged by a task or by Light
 
 
 class MetricsCSV(Logger):
-    """Logger of `metrics.csv`, which has one row for all metrics logged at the same step (training, then validation).
+    """Logger that writes `metrics.csv`. Training and validation metrics that are logged at the same step share a row.
 
     The file is saved at the end of each epoch, and about every ten seconds during a long epoch.
 
@@ -50,11 +50,11 @@ class MetricsCSV(Logger):
         self._written = 0  # number of rows in the file that can no longer change
         self._end = 0  # byte offset at which these rows end
         self._saved = monotonic()
-        self._changed = False  # stays false in a finished run, whose file is not rewritten
+        self._changed = False  # whether there are new values to write. A finished run has none, even if it is resumed.
         self.stage: Callable[[], str] = lambda: "train"  # returns the current stage
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of rows, and the last row because values may still be added to it."""
+        """Return the number of rows, and the content of the last row, which may still receive values."""
         return {"rows": len(self._rows), "last": self._rows[-1:]}
 
     def read(self) -> None:
@@ -101,12 +101,12 @@ class MetricsCSV(Logger):
             self._columns += leading + [name for name in new if name not in COUNTERS]
             self._written = self._end = 0  # the header has changed, so the whole file must be rewritten
         if monotonic() - self._saved >= SAVE_SECONDS:
-            with contextlib.suppress(OSError):  # saving the next checkpoint reports a full disk
+            with contextlib.suppress(OSError):  # a full disk is reported when the next checkpoint is saved
                 self.save()
 
     @rank_zero_only
     def save(self) -> None:
-        """Write the new rows. If values are added to the last row later, the next call overwrites it."""
+        """Write the new rows. The next call overwrites the last row, because it may receive more values."""
         self._saved = monotonic()
         if not self._changed:
             return
@@ -136,7 +136,7 @@ class MetricsCSV(Logger):
 class RunRecord(Callback):
     """Callback that writes the final metrics and number of samples of `fit`, `validate` and `test` to metrics.json.
 
-    If the loss is NaN or infinite, it also stops training before a checkpoint with such weights is saved.
+    If the loss is NaN or infinite, the callback also stops training before the weights are saved in a checkpoint.
 
     Args:
         run: the run directory of this process. All processes will use the directory of the first process.
@@ -147,9 +147,9 @@ class RunRecord(Callback):
         UserError: the loss is not finite at the end of an epoch or validation, or a monitored metric is missing.
 
     Attributes:
-        started: whether training has started. Otherwise, a new run directory is deleted.
-        provenance: entry for provenance.json, written with config.yaml when training starts. If the run is rejected or
-            already finished, neither file changes.
+        started: whether training has started. A new run directory is deleted if training never starts.
+        provenance: entry for provenance.json, written with config.yaml when training starts. Neither provenance.json
+            nor config.yaml changes if the run is rejected or already finished.
         hyper_parameters: hyperparameters of the model as plain data, which are stored in checkpoints.
     """
 
@@ -184,7 +184,7 @@ class RunRecord(Callback):
             raise UserError("; ".join(["the processes of this run have different configs", *different]))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the timer, and stop a resumed run that had already been stopped early."""
+        """Start the timer. If early stopping had already ended the resumed run, end the run again."""
         if not trainer.enable_validation:
             _check_watched(trainer)
         self._start = perf_counter()
@@ -214,7 +214,6 @@ class RunRecord(Callback):
         self.started = True
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Save metrics.csv together with the checkpoint."""
         if self.metrics is not None:
             self.metrics.save()
             checkpoint["metrics_csv"] = self.metrics.state_dict()
@@ -342,8 +341,8 @@ def _samples(trainer: Trainer, before: int) -> str:
         return "the number of samples per step changes by the same factor"
     each *= trainer.accumulate_grad_batches
     return (
-        f"a step had {each} × {before} = {each * before} samples and now has {each * trainer.world_size}; set "
-        "data.global_batch_size to keep the number"
+        f"a step had {each} × {before} = {each * before} samples and now has {each * trainer.world_size}; "
+        "set data.global_batch_size to keep the number"
     )
 
 
@@ -371,7 +370,7 @@ def _check_watched(trainer: Trainer) -> None:
         there = sorted(known for known in trainer.callback_metrics if not is_detail(known)) or ["none (no validation)"]
         slip = not is_detail(name) and get_close_matches(name, there, cutoff=0.7)
         if slip or not trainer.sanity_checking:
-            raise UserError(f"monitor: {name} is not logged in validation, which logs: {', '.join(there)}")
+            raise UserError(f"monitor: {name} is not logged in validation. Logged metrics: {', '.join(there)}")
 
 
 def headline_of(module: Any) -> str | None:
@@ -408,8 +407,9 @@ def _round_to(value: float, digits: int) -> str:
 def _check_finite(trainer: Trainer, name: str, value: Any) -> None:
     if value is not None and not math.isfinite(value):
         raise NonFiniteError(
-            f"epoch {trainer.current_epoch}: {name} is {float(value)}. Start a new run with a lower learning rate, a "
-            "warm-up or trainer.gradient_clip_val. The callback NaNGuard reports the step and the samples"
+            f"epoch {trainer.current_epoch}: {name} is {float(value)}. "
+            "Start a new run with a lower learning rate, a warm-up or trainer.gradient_clip_val. "
+            "The callback NaNGuard reports the step and the samples"
         )
 
 

@@ -33,7 +33,7 @@ class Relabelled(Subset):
 
 
 def described(data: Any, split: "Split") -> Mapping[int, Mapping[str, str]]:
-    """Return the description of each sample by its index in the predictions, or an empty dict if there are none."""
+    """Map each sample's index in the predictions to its description. Return {} if the data have no `inputs` method."""
     return data.inputs(split) if hasattr(data, "inputs") else {}
 
 

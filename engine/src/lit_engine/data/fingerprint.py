@@ -15,11 +15,11 @@ from torch.utils.data import Dataset
 # Above these limits, only evenly spaced parts are read, so that a fingerprint takes at most about a second.
 MOST_BYTES, MOST_ITEMS, MOST_FILES = 2**28, 50_000, 1000
 HEAD = 2**16  # number of bytes to read from each file
-SKIPPED = (torch.nn.Module, LightningDataModule, Trainer, FunctionType, ModuleType, type)  # they contain no samples
+SKIPPED = (torch.nn.Module, LightningDataModule, Trainer, FunctionType, ModuleType, type)  # types without samples
 
 
 def fingerprints(trainer: Trainer, known: Container[str] = ()) -> dict[str, str]:
-    """Return the fingerprints of the loaded splits and the sampling weights by name, excluding the `known` names.
+    """Return a fingerprint of each loaded split and of the sampling weights, by name. Names in `known` are skipped.
 
     If a data module has no `splits`, the datasets of its loaders are used instead.
     """
@@ -36,10 +36,10 @@ def fingerprints(trainer: Trainer, known: Container[str] = ()) -> dict[str, str]
 
 
 def fingerprint(data: Any) -> str:
-    """Return a SHA-256 hash of the arrays, plain values and files in nested containers and public attributes.
+    """Return a SHA-256 hash of all arrays, plain values and files in `data`, its containers and its public attributes.
 
-    If a string is the path of a file, the file's name, size and content are hashed. Folders are ignored, so that data
-    can be moved. File contents are read last.
+    If a string is the path of a file, the file's name, size and content are hashed. Folder names are ignored, so that
+    data can be moved. File contents are read last.
     """
     found, files, seen = hashlib.sha256(), list[str](), dict[int, Any]()
     for part in _parts(data, files, seen):
@@ -51,7 +51,7 @@ def fingerprint(data: Any) -> str:
 
 
 def _parts(value: Any, files: list[str], seen: dict[int, Any]) -> Any:
-    """Yield the bytes of a value, and add the paths in it to `files`. `seen` maps ids to visited objects."""
+    """Yield the bytes of a value, and add the file paths that it contains to `files`. `seen` maps ids to objects."""
     if isinstance(value, str | os.PathLike):
         path = os.fspath(value)
         if "/" in path and os.path.isfile(path):

@@ -42,9 +42,9 @@ def is_per_image(transform: Any) -> bool:
 class BatchTransforms(nn.Sequential):
     """Sequence of transforms from a batch `(B, C, H, W)` to a batch `(B, C', H', W')`.
 
-    torchvision transforms draw random numbers once per call. Modules that contain them are therefore applied to each
-    image separately, like plain functions. All other modules receive the whole batch, and must draw random numbers for
-    each image, as in `data/augmentation.py`.
+    torchvision transforms draw random numbers once per call. Plain functions and modules with torchvision transforms
+    are therefore applied to each image separately. All other modules receive the whole batch, and must draw random
+    numbers for each image, as in `data/augmentation.py`.
     """
 
     def __init__(self, transforms: Sequence[Any]) -> None:
@@ -248,11 +248,11 @@ class ImageData(SplitData):
 
     Args:
         root: folder that contains the data.
-        train_transforms: transforms for uint8 training batches `(B, C, H, W)` on the device. torchvision's transforms
-            receive single images. All other modules receive the whole batch (see `data/augmentation.py`).
-        eval_transforms: transforms for validation, test and prediction. These transforms receive the whole batch.
+        train_transforms: transforms for uint8 training batches `(B, C, H, W)` on the device. torchvision transforms
+            receive one image at a time. All other modules receive the whole batch (see `data/augmentation.py`).
+        eval_transforms: transforms for validation, test and prediction, which receive the whole batch.
         on_device: store tensors in the accelerator's memory (one byte per value), so that batches are not copied.
-        num_workers: number of processes that load batches. With 0, or for tensors, the main process loads batches.
+        num_workers: number of processes that load batches. If this is 0 or the data are tensors, no process is started.
         pin_memory: copy batches through page-locked memory to transfer them to a GPU faster. Default: only on CUDA.
         **kwargs: arguments of `SplitData`.
     """
@@ -300,7 +300,7 @@ class ImageData(SplitData):
         if not isinstance(data, tuple):
             self.check_targets(labels_of(data), split)
             return data
-        images, targets = torch.as_tensor(data[0]), torch.as_tensor(data[1]).long()  # may be NumPy arrays
+        images, targets = torch.as_tensor(data[0]), torch.as_tensor(data[1]).long()  # converts NumPy arrays
         what = f"{type(self).__name__}: the {split} split"
         if len(images) != len(targets):
             raise DataError(f"{what} has {len(images)} images and {len(targets)} targets")
@@ -331,7 +331,7 @@ class ImageData(SplitData):
         return len(self.class_names)
 
     def dataset(self, split: Split) -> Rows | Samples:
-        """Return the dataset of a loaded split. Indexing it with a tensor returns an `ImageBatch`."""
+        """Return the dataset of a loaded split, which returns an `ImageBatch` for a tensor of indices."""
         data = self.splits[split]
         return Rows(ImageBatch, *data) if isinstance(data, tuple) else Samples(data, self.input_shape, self.crop)
 
@@ -353,7 +353,7 @@ class ImageData(SplitData):
         """Make `predict` read the image files in a folder, or a single image file, instead of the test split.
 
         Returns:
-            A dict with the `file` of each image, by image index, for the prediction table.
+            A dict from image indices to `{"file": …}`, for the prediction table.
 
         Raises:
             DataError: if the folder does not exist or contains no image file.
@@ -395,20 +395,20 @@ class ImageData(SplitData):
 class DatasetImages(ImageData):
     """Images from map-style datasets, such as torchvision's.
 
-    Without `val`, a fixed part of `train` (`val_size`) is used for validation. The part is stratified by class if the
-    dataset has `targets`, as in torchvision. Without `test`, the test split is selected from `train` in the
-    same way (`test_size`), or is one of the `folds`. Without a test split, only `fit` and `validate` work.
+    Without `val`, a fixed part of `train` (`val_size`) is used for validation. Without `test`, the test split is a
+    fixed part of `train` (`test_size`) or one of the `folds`. These parts are stratified by class if the dataset has
+    `targets`, as torchvision datasets do. Without a test split, only `fit` and `validate` work.
 
     Args:
         train: training samples.
         val: validation samples.
         test: test samples.
-        val_size: number of validation samples if `val` is omitted. Below 1, it is a fraction of the rest of `train`.
+        val_size: number of validation samples if `val` is omitted. Values below 1 are fractions of the rest of `train`.
         class_names: names of the classes. Default: the `classes` of `train`.
         input_shape: shape `(C, H, W)` of the resized images.
         mean: mean of each channel, for values in [0, 1].
         std: standard deviation of each channel.
-        test_size: number of test samples if `test` is omitted. Below 1, it is a fraction of `train`. 0 means no split.
+        test_size: number of test samples if `test` is omitted. Values below 1 are fractions of `train`. 0 creates none.
         **kwargs: arguments of `ImageData`.
 
     Raises:
@@ -462,10 +462,10 @@ class DatasetImages(ImageData):
         super().setup(stage)
 
     def load(self, split: Split) -> Dataset:
-        """Raise DataError, because `setup` has not created this split."""
+        """Raise DataError for a split that `setup` has not created."""
         where = "" if self.splits or self.root.is_dir() else f" (there is no folder {self.root})"
         raise DataError(f"{type(self).__name__} has no {split} split: only {', '.join(self.splits) or 'none'}{where}")
 
     def has_split(self, split: Split) -> bool:
-        """Return whether the split was given or is taken from the training data."""
+        """Return whether the split exists, either given or taken from the training data."""
         return split in self._given or (split == "val" and "train" in self._given)

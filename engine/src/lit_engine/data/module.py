@@ -17,7 +17,7 @@ from lit_engine.distributed.processes import print_once, replicas
 from lit_engine.errors import DataError
 
 Split = Literal["train", "val", "test"]
-STAGES: dict[str, tuple[Split, ...]] = {"fit": ("train", "val"), "validate": ("val",)}  # others use the test split
+STAGES: dict[str, tuple[Split, ...]] = {"fit": ("train", "val"), "validate": ("val",)}  # other stages use `test`
 
 
 class Rows:
@@ -75,13 +75,13 @@ class SplitData(LightningDataModule):
         eval_batch_size: number of samples per process in evaluations. The size affects memory and speed, not results.
         drop_last: drop the last training batch if it is not full.
         seed: seed for the order of the training samples. Default: the seed set by `seed_everything`.
-        global_batch_size: number of samples per optimizer step. It replaces `batch_size`. The number of processes and
-            micro-batches must divide this size, and does not change the samples of a step.
+        global_batch_size: number of samples per optimizer step, which replaces `batch_size`. The size must be divisible
+            by processes × micro-batches. A step uses the same samples for any number of processes and micro-batches.
         folds: number of folds, one of which is the test split. Data modules must use `hold_out` to support folds.
         fold: index of the test fold, counted from 0.
         sampling: draw the training samples of each epoch with replacement. `balanced` draws all classes equally often.
             A dict sets the weight of each class (1 if omitted), so samples of a class with weight 3 are drawn three
-            times as often. A file contains one weight per line for each training sample. Epochs keep their length.
+            times as often. Each line of a file contains the weight of one training sample. Epochs keep their length.
         corrections: CSV file written by `doubts`, which contains corrected labels for training samples. Labels of
             validation and test samples are not changed.
 
@@ -144,7 +144,7 @@ class SplitData(LightningDataModule):
         raise NotImplementedError
 
     def loaded(self, split: Split) -> Any:
-        """Return the result of `load` as it is stored in `splits`, for example after checking or encoding it."""
+        """Load a split in the form that is stored in `splits`. Subclasses may check or encode the result of `load`."""
         return self.load(split)
 
     def setup(self, stage: str) -> None:
@@ -183,7 +183,7 @@ class SplitData(LightningDataModule):
         return (folds != self.fold).nonzero().flatten(), (folds == self.fold).nonzero().flatten()
 
     def dataset(self, split: Split) -> Any:
-        """Return the dataset of a loaded split. Indexing it with a tensor of indices returns a batch."""
+        """Return the dataset of a loaded split, which returns a batch for a tensor of indices."""
         data = self.splits[split]
         return Rows(self.batch, *data) if isinstance(data, tuple) else data
 
@@ -254,7 +254,7 @@ class SplitData(LightningDataModule):
         return self.loader("test")
 
     def predict_dataloader(self) -> Loader:
-        """Return the loader of the new samples if there are any, or else of the test split."""
+        """Return a loader for the new samples, or for the test split if there are no new samples."""
         return self.loader("test") if self.new is None else self.batches(self.new, "test")
 
     def state_dict(self) -> dict[str, Any]:
@@ -296,7 +296,7 @@ class SplitData(LightningDataModule):
 
 
 def has_test(datamodule: Any) -> bool:
-    """Return whether the data may have a test split, even before `setup`. If there is none, print a message."""
+    """Return whether a test split may exist. If not, print a message. This function can be called before `setup`."""
     own = getattr(type(datamodule), "test_dataloader", None) is not LightningDataModule.test_dataloader
     has = own and (not hasattr(datamodule, "has_split") or datamodule.has_split("test"))
     if not has:
@@ -309,7 +309,7 @@ SPLIT_SEED = 2017
 
 
 def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
-    """Return ascending indices for training `(size - val_size,)` and validation `(val_size,)`, equal in all runs."""
+    """Return ascending training and validation indices, `(size - val_size,)` and `(val_size,)`. They never change."""
     order = _order(size, val_size)
     return order[val_size:].sort().values, order[:val_size].sort().values
 
@@ -317,14 +317,14 @@ def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
 def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
     """Return a `random_split` that preserves the proportions of the classes in `labels` `(N,)`, to within one sample.
 
-    The class sizes with the largest fractions are rounded up. A class keeps its last sample for training if another
-    class can provide a sample instead.
+    The class sizes with the largest fractional parts are rounded up. A class keeps its last sample for training if
+    another class can provide a sample instead.
     """
     size = len(labels)
     order = _order(size, val_size)
     _, classes, counts = labels.unique(return_inverse=True, return_counts=True)
     held = counts * val_size // max(1, size)
-    parts = counts * val_size - held * size  # fractional counts, multiplied by size
+    parts = counts * val_size - held * size  # fractional parts of the counts, multiplied by `size`
     is_last = held + 1 == counts
     held[(parts - size * is_last).argsort(descending=True, stable=True)[: val_size - int(held.sum())]] += 1
     by_class = order[classes[order].argsort(stable=True)]
@@ -339,7 +339,7 @@ def split_by_class(size: int, val_size: int, labels: Tensor | None) -> tuple[Ten
 
 
 def folds_of(labels: Tensor, folds: int) -> Tensor:
-    """Return the fold of each sample `(N,)`, from 0. Classes in `labels` `(N,)` are divided evenly, within one sample.
+    """Return the fold of each sample `(N,)`, counted from 0. Folds differ by at most one sample per class in `labels`.
 
     Raises:
         DataError: if there are more folds than samples.

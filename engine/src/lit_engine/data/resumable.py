@@ -66,7 +66,7 @@ class ResumableLoader:
         """Yield batches. The epoch is read at the first batch, because Lightning sets it after calling `iter`."""
         epoch, start = self.place()
         for number, batch in enumerate(self.loader, start):
-            seed_everywhere(self.seed, "batch", epoch, number, self.rank)  # for the batch's hooks and training step
+            seed_everywhere(self.seed, "batch", epoch, number, self.rank)  # for hooks and the training step
             yield batch
 
     @property
@@ -125,7 +125,7 @@ class SeededSamples:
         return len(self._dataset)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # a worker requests such names while unpickling
+        if name.startswith("__"):  # a worker requests special methods while unpickling
             raise AttributeError(name)
         return getattr(self.__dict__["_dataset"], name)
 

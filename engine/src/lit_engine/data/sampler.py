@@ -73,12 +73,12 @@ class EpochBatches(Sampler[Tensor]):
         epoch: epoch of the next iteration.
         start: first batch of the next iteration. Later iterations start at batch 0.
         together: number of samples per batch over all processes.
-        step: number of samples per optimizer step, which must not change within an epoch.
+        step: number of samples per optimizer step, which must not change mid-epoch.
         fillers: indices of this epoch's batches that have weight 0.
 
     Raises:
-        DataError: if there are too few samples for the same number of batches in all processes, or the number of
-            processes and micro-batches does not divide the global batch size.
+        DataError: if there are too few samples to give each process the same number of batches, or the global batch
+            size is not divisible by the number of processes times the number of micro-batches.
     """
 
     step: int | str
@@ -145,7 +145,7 @@ class EpochBatches(Sampler[Tensor]):
         return list(torch.tensor_split(share, cuts))
 
     def parts_of(self, order: Tensor, chosen: list[int]) -> list[Tensor]:
-        """Return the samples of the chosen parts. An empty part repeats the previous sample of the same step."""
+        """Return the samples of the chosen batches. An empty batch repeats the previous sample of the same step."""
         ends = [(self.bounds[i], self.bounds[i + 1]) for i in chosen]
         self.fillers = {place for place, (start, end) in enumerate(ends) if start == end}
         return [order[min(start, end - 1) : end] for start, end in ends]
@@ -155,7 +155,7 @@ class EpochBatches(Sampler[Tensor]):
         yield from self.batches()[start:]
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, which Lightning does before each epoch. A new epoch discards the saved position."""
+        """Set the epoch. Lightning calls this method before each epoch. A new epoch discards the saved position."""
         if epoch != self.epoch:
             self.start = 0
         self.epoch = epoch
@@ -253,19 +253,19 @@ class SeededBatches:
 class Loader:
     """Loader of batches in the order of `EpochBatches` that can continue at a saved position, even with workers.
 
-    The loader is a plain iterable, because Lightning would replace the sampler of a `DataLoader` if there are several
-    processes, for prediction, and with `overfit_batches`.
+    The loader is a plain iterable. Lightning would replace the sampler of a `DataLoader` in distributed runs, in
+    predictions, and in runs with `overfit_batches`.
 
     Args:
         dataset: dataset that returns a batch for a tensor of indices, or the DataError that a sample raised.
         sampler: sampler that yields the indices of each batch.
-        num_workers: number of processes that load batches. With 0, the main process loads batches.
+        num_workers: number of processes that load batches. 0 means that the main process loads batches.
         pin_memory: whether to copy batches through page-locked memory.
     """
 
     def __init__(self, dataset: Any, sampler: EpochBatches, num_workers: int = 0, pin_memory: bool = False) -> None:
         self.samples = dataset  # if this were named `dataset`, Lightning would replace the sampler to overfit batches
-        self.sampler = sampler  # Lightning calls its set_epoch before each epoch
+        self.sampler = sampler  # Lightning calls this sampler's `set_epoch` before each epoch
         self.batch_sampler = None  # Lightning also reads this attribute
         self.position = self.epoch = 0  # number of batches yielded (not prefetched) so far, and their epoch
         self.recut = False  # whether the resumed run had a different batch size
@@ -315,23 +315,23 @@ class Loader:
             set_worker_iterator(self.workers, iterator)
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return the epoch, the number of batches yielded in it, and the total samples per batch and per step."""
+        """Return the epoch, the position in the epoch, and the total number of samples per batch and per step."""
         sampler, epoch = self.sampler, self.sampler.epoch
         position = self.position % len(self) if epoch == self.epoch else 0  # the epoch may not have started
         return {"epoch": epoch, "position": position, "batch": sampler.together, "step": sampler.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at a saved position, even with a different batch size if the optimizer steps are the same.
+        """Continue at a saved position. The batch size may have changed, but not the number of samples per step.
 
         Raises:
-            DataError: if the samples per step changed within an epoch, because samples would be skipped or repeated.
+            DataError: if the number of samples per step changed mid-epoch, which would skip or repeat samples.
         """
         together = self.sampler.together
         batch, before, now = state["batch"], state["step"], self.sampler.step
         if state["position"] and before != now:
             raise DataError(
-                f"the run was stopped within an epoch with steps of {before} samples (over all processes), but a step "
-                f"now has {now}: resume it with its original batch size, devices and accumulate_grad_batches; "
+                f"the run was stopped mid-epoch with steps of {before} samples (over all processes), "
+                f"but a step now has {now}: resume with the original batch size, devices and accumulate_grad_batches; "
                 "data.global_batch_size keeps the steps the same on any number of devices"
             )
         self.recut = batch != together

@@ -33,7 +33,7 @@ def weights_for(sampling: str | Mapping[str, float], data: Any, size: int, class
 
     Args:
         sampling: `balanced`, a dict from class names to weights (1 if omitted), or a file with one weight per line.
-        data: training split, which contains classes as its last tensor or as `targets`.
+        data: training split, whose last tensor or attribute `targets` contains the classes.
         size: number of training samples.
         class_names: names of the classes. Default: their numbers.
 

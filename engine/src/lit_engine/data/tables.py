@@ -73,7 +73,7 @@ class CSVFile:
         """All values `(N, K)`, read by NumPy's fast reader, or None if a cell is not a plain, finite number."""
         _, line, _ = next(self._lines())
         with suppress(ValueError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # NumPy warns of tables without rows
+            warnings.simplefilter("ignore")  # NumPy warns about tables without rows
             table = np.loadtxt(
                 self.file, delimiter=self.delimiter, comments=None, skiprows=line, ndmin=2, encoding="utf-8-sig"
             )
@@ -82,7 +82,7 @@ class CSVFile:
         return None
 
     def cells(self) -> dict[int, dict[str, str]]:
-        """Return the cells of each row by column name. Row numbers start at 0 after the header and count blank lines.
+        """Return the cells of each row by column name. Row numbers start at 0 after the header and include blank lines.
 
         Raises:
             DataError: if there are no rows, a line has the wrong length, or column names are not unique.
@@ -91,7 +91,7 @@ class CSVFile:
         return {number: dict(zip(self.names, cells, strict=True)) for number, _, cells in self._rows()}
 
     def inputs(self) -> dict[int, dict[str, str]]:
-        """Return the `line` number and the cells of each row, by row number, for `PredictionTable`."""
+        """Map each row number to the row's `line` number and cells, for `PredictionTable`."""
         rows = self._rows()
         return {
             number: {"line": str(line), **dict(zip(self.names, cells, strict=True))} for number, line, cells in rows
@@ -165,7 +165,7 @@ STATISTICS = ("feature_mean", "feature_std", "target_mean", "target_std")
 
 
 class TabularData(SplitData):
-    """Tabular data with a fixed random selection of test rows, and of validation rows from the remaining rows.
+    """Tabular data whose test and validation rows are selected at random, but are the same in every run.
 
     Batches contain values in their original units. The task standardises them with the attributes `feature_mean`,
     `feature_std`, `target_mean` and `target_std`, which are statistics of the training split.
@@ -175,12 +175,12 @@ class TabularData(SplitData):
         targets: target values `(N, T)`, which are stored as float64.
         feature_names: column names of `features`.
         target_names: column names of `targets`.
-        test_size: number of test rows. A value below 1 is a fraction of all rows. With `folds`, it is ignored.
+        test_size: number of test rows. A value below 1 is a fraction of all rows. `folds` replaces this size.
         val_size: number of validation rows. A value below 1 is a fraction of the rows outside the test split.
-        feature_mean: mean of each feature. Default: from the training split or the evaluated checkpoint.
-        feature_std: standard deviation of each feature. Default: from the same source, or 1 for a constant feature.
-        target_mean: mean of each target. Default: from the training split or the evaluated checkpoint.
-        target_std: standard deviation of each target. Default: from the same source, or 1 for a constant target.
+        feature_mean: mean of each feature. Default: the value from the training split or the evaluated checkpoint.
+        feature_std: standard deviation of each feature. Default: from the same source, or 1 for constant features.
+        target_mean: mean of each target. Default: the value from the training split or the evaluated checkpoint.
+        target_std: standard deviation of each target. Default: from the same source, or 1 for constant targets.
         **kwargs: arguments of `SplitData`.
 
     Attributes:
@@ -229,7 +229,8 @@ class TabularData(SplitData):
         if min(len(test), val_rows) < 1 or len(rest) - val_rows < 2:
             raise DataError(
                 f"{rows} rows are too few: test_size {test_size} and val_size {val_size} result in {len(test)} test, "
-                f"{val_rows} validation and {len(rest) - val_rows} training rows; each split needs 1, and training 2"
+                f"{val_rows} validation and {len(rest) - val_rows} training rows. "
+                "Training needs at least 2 rows, and each other split needs at least 1"
             )
         train, val = random_split(len(rest), val_rows)
         self.chosen = {"train": rest[train], "val": rest[val], "test": test}
@@ -250,15 +251,14 @@ class TabularData(SplitData):
         return list(mean), list(std)
 
     def has_split(self, split: Split) -> bool:
-        """Return whether the table has this split."""
         return split in self.splits
 
     def inputs(self, split: Split) -> dict[int, dict[str, str]]:
-        """Return a dict whose keys are the samples' rows in the whole table, counted from 0, for `PredictionTable`."""
+        """Return a dict for `PredictionTable`, whose keys are row numbers in the whole table, counted from 0."""
         return {row: {} for row in self.chosen[split].tolist()}
 
     def load(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Raise DataError, because the constructor creates all splits, and this split does not exist."""
+        """Raise DataError for a split that the constructor has not created."""
         raise DataError(f"{type(self).__name__} has no {split} split: {self.no_rows}")
 
     def predict_from(self, file: str | Path) -> dict[int, dict[str, str]]:
@@ -267,7 +267,7 @@ class TabularData(SplitData):
         The columns may be in any order, and other columns are ignored. Targets are read if all rows contain them.
 
         Returns:
-            The cells of each row by row number, for the prediction table.
+            A dict from row numbers to the cells of each row, for the prediction table.
 
         Raises:
             DataError: if the file is invalid (see `CSVFile`).
@@ -296,7 +296,7 @@ def _finite(values: Tensor, names: Sequence[str]) -> Tensor:
 
 
 def _rows(name: str, size: float, rows: int) -> int:
-    """Return the number of rows in a split, whose `size` is a number or a fraction."""
+    """Convert the `size` of a split, which may be a fraction of `rows`, to a number of rows."""
     if not 0 < size < math.inf or (size >= 1 and size != int(size)):
         raise DataError(f"{name} must be a fraction between 0 and 1 or a number of rows, got {size}")
     return int(size) if size >= 1 else round(rows * size)

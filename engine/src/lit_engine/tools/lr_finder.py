@@ -38,7 +38,7 @@ def find(what: Literal["lr", "batch_size"], trainer: Trainer, model: LightningMo
 
 
 def _check_automatic(model: LightningModule, option: str) -> None:
-    """Raise UserError if a module uses manual optimization. A `Task` is accepted, because its steps are known."""
+    """Raise UserError if a module uses manual optimization, unless it is a `Task`, which counts its own steps."""
     if not model.automatic_optimization and not isinstance(model, Task):
         raise UserError(f"{option} needs automatic optimization, but {type(model).__name__} optimizes manually")
 
@@ -46,8 +46,8 @@ def _check_automatic(model: LightningModule, option: str) -> None:
 class RangeTest(Callback):
     """A learning rate range test, which raises the rate at each step and averages the losses (Smith 2017).
 
-    Lightning's finder halves the first losses and then finds no decrease. It also ignores the `lr_factor` of parameter
-    groups, trains frozen layers, and stops after the run's epochs. This test applies each group's `lr_factor`.
+    Unlike Lightning's finder, this test applies the `lr_factor` of parameter groups. Lightning's finder also trains
+    frozen layers, stops after the run's epochs, and halves the first losses, so that it finds no decrease.
     """
 
     def __init__(self) -> None:
@@ -134,13 +134,13 @@ def steepest(rates: list[float], losses: list[float]) -> float | None:
 
 
 def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
-    """Double the batch size until it exceeds the memory, 8192 or the number of samples. Run each size for 3 steps."""
+    """Double the batch size while it fits in memory, up to 8192 or the dataset size. Run each size for 3 steps."""
     if trainer.world_size > 1:
         raise UserError("--find batch_size needs one process: set --trainer.devices=1 --trainer.strategy=auto")
     owners = (datamodule, getattr(datamodule, "hparams", None))
     before = next(filter(None, (getattr(owner, "batch_size", None) for owner in owners)), None)
     if before is None:
-        raise UserError(f"{type(datamodule).__name__} has no batch_size to tune: set it instead of global_batch_size")
+        raise UserError(f"{type(datamodule).__name__} has no batch_size to tune: set batch_size, not global_batch_size")
     if hasattr(datamodule, "drop_last"):
         datamodule.drop_last = False  # a batch size above the number of samples would yield no batches
     tuner = Tuner(trainer)  # the tuner never tries `max_val` itself
@@ -149,21 +149,21 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
     samples: Any = getattr(loader, "samples", getattr(loader, "dataset", None))
     size = len(samples) if hasattr(samples, "__len__") else LARGEST
     found = before * 2 ** int(math.log2(max(min(limit or before, size) / before, 1)))
-    why = f"the largest of {before}, {2 * before}… that fits in memory, up to {LARGEST:,} or all samples"
+    why = f"the largest of {before}, {2 * before}… that fits in memory; at most {LARGEST:,} or the number of samples"
     print_once(f"suggested: --data.batch_size={found} ({why})")
 
 
 class PlanDone(Exception):
-    """An exception that stops a fit before its first step when the plan is complete."""
+    """An exception that stops a fit when the plan is complete, before training starts."""
 
 
 class Plan(Callback):
-    """A callback that steps the schedules as training would, and stops the fit before its first step.
+    """A callback that steps the schedules as training would, and stops the fit before the first training step.
 
     ReduceLROnPlateau is never stepped.
 
     Attributes:
-        curves: maps the name of each parameter group to pairs of optimizer step (from 0) and learning rate.
+        curves: maps the name of each parameter group to pairs `(step, learning rate)`, counting steps from 0.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Notifies URLs when a run has ended (`fit --notify URL`). The host in the URL determines the message format.
+"""Sends a message to URLs when a run ends (`fit --notify URL`). The host in the URL determines the message format.
 
 Formats: https://docs.ntfy.sh/publish/#publish-as-json, https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks,
 https://discord.com/developers/docs/resources/webhook#execute-webhook and adaptive cards for Microsoft Teams.
@@ -30,7 +30,7 @@ TEAMS = (".webhook.office.com", ".logic.azure.com", ".powerplatform.com")
 def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
     """Send a POST request to all URLs concurrently. Failures are only reported on stderr.
 
-    The sending threads are daemons because resolving a host name may take longer than the timeout of the request.
+    Requests are sent from daemon threads, because resolving a host name may take longer than the request timeout.
     """
     page = run.path.absolute() / "index.html"
     facts = {
@@ -68,7 +68,7 @@ def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
 
 
 def main_metrics(run: RunDir) -> dict[str, float]:
-    """Return up to three metrics. The task's main metric comes first (test, validation, training), then the losses."""
+    """Return up to three metrics, first the main metric and then losses, each in the order test, val, train."""
     with suppress(Exception):  # the run may have no files yet, or broken files
         found = Run.read(run.path)
         stages = ("test", "val", "train")

@@ -32,7 +32,7 @@ BATCHES = 3  # batches per validation
 
 
 class Count(Callback):
-    """A callback that counts the steps and validations that a fit would have, and stops the fit before its first step.
+    """A callback that counts the steps and validations that a fit would have, and stops it before training starts.
 
     Args:
         every: the trainer's `check_val_every_n_epoch`.
@@ -70,7 +70,7 @@ class Meter(Callback):
 
     def __init__(self, is_brief: bool) -> None:
         self.is_brief, self.fits, self.length, self.peak = is_brief, True, dict[str, int](), dict[str, int]()
-        # Seconds per step, before the first epoch, between two epochs, and after the last epoch.
+        # The duration of a step, and the overheads before the first epoch, between epochs and at the end, in seconds.
         self.step = self.starting = self.between = self.ending = 0.0
         self.samples = 0.0  # samples (or tokens) per step
         self.watts: list[float] = []
@@ -111,7 +111,7 @@ class Meter(Callback):
         self._validated += self.evaluations[-1]
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set the number of steps in the second epoch, which gets a new data loader that the third epoch reuses."""
+        """Set the number of steps in the second epoch, and reload its data loader, which the third epoch reuses."""
         reconfigure(trainer, reload_dataloaders_every_n_epochs=int(trainer.current_epoch == 0))
         if trainer.current_epoch == 0:
             seconds = torch.tensor(self.step, device=trainer.strategy.root_device)
@@ -141,7 +141,7 @@ def _now(trainer: Trainer) -> float:
 
 
 def power(device: torch.device) -> list[float]:
-    """Return the power draw of a CUDA device in watts. The list is empty if the device or NVML does not report it."""
+    """Return a list with the power draw of a CUDA device in watts, or an empty list if it cannot be measured."""
     if device.type == "cuda":
         with suppress(ImportError, RuntimeError):
             return [torch.cuda.power_draw(device) / 1000]
@@ -160,7 +160,7 @@ def plan(session: Session) -> None:
         parts, size = accumulation_steps(trainer), getattr(data, "batch_size", None)
         step: int = getattr(data, "global_batch_size", None) or (size or 0) * parts
         if trainer.world_size > 1 or not model.automatic_optimization:
-            step = 0  # other micro-batches are not tried
+            step = 0  # try no other micro-batches
         largest, options = parts, dict[str, int]()
         # If the configured micro-batch fits, try larger sizes. Otherwise, use the largest size that fits.
         others = range(1, parts) if meter.fits else range(parts + 1, step + 1)

@@ -34,7 +34,7 @@ MEASURING = "measuring"  # time for counting FLOPs and tracing, which is not inc
 
 
 class Parts(Profiler):
-    """A profiler that measures the duration of each phase. Nested actions belong to the innermost phase in `PARTS`.
+    """A profiler that measures the duration of each phase. Nested actions count towards the innermost phase in `PARTS`.
 
     The profiler synchronizes with the accelerator before it reads the time, because accelerators run asynchronously.
     """
@@ -71,8 +71,9 @@ class Profile(Callback):
     """A callback that profiles a fit and replaces `trainer.profiler`. Each process writes its files, and rank 0 prints.
 
     The second batch runs with torch's FlopCounterMode, which counts matrix products, convolutions and attention, but no
-    element-wise operations or fused recurrent layers (cuDNN, oneDNN). The following batches are traced. The times
-    exclude all these batches. In manual optimization, the time after `backward` is attributed to the optimizers.
+    element-wise operations or fused recurrent layers (cuDNN, oneDNN). The following batches are traced. The measured
+    times exclude the second batch and the traced batches. With manual optimization, the time after `backward` is
+    attributed to the optimizers.
 
     Args:
         traced: number of batches in `trace.json`, which can be opened in ui.perfetto.dev. 0 disables the trace.
@@ -113,7 +114,7 @@ class Profile(Callback):
     def _within_step(self, pl_module: LightningModule, part: str) -> None:
         """Set the phase in manual optimization, where Lightning reports no phases to profilers."""
         if not pl_module.automatic_optimization:
-            self.parts.stack[-2] = part  # the stack entry below this hook
+            self.parts.stack[-2] = part  # the top entry is this hook
 
     def on_train_end(self, *args: Any) -> None:
         self.measuring.close()
@@ -200,14 +201,14 @@ def data_set(trainer: Trainer) -> dict[str, Any]:
     data, loader = trainer.datamodule, trainer.train_dataloader  # type: ignore[attr-defined]
     found: Any = getattr(loader, "samples", getattr(loader, "dataset", None))
     in_memory = found is None or isinstance(found, Rows)
-    while not in_memory and hasattr(found, "dataset"):  # a Subset, or a wrapper that forms batches
+    while not in_memory and hasattr(found, "dataset"):  # unwrap a Subset or a dataset of batches
         found = found.dataset
     workers = None if in_memory else getattr(data, "num_workers", getattr(loader, "num_workers", None))
     return {"data": type(data if in_memory else found).__name__, "num_workers": workers}
 
 
 def matrix_product(device: torch.device, precision: str) -> tuple[float, str]:
-    """Return the best FLOP/s of five square matrix products in the dtype of `precision`, and this dtype."""
+    """Multiply square matrices five times in the dtype for `precision`. Return the highest FLOP/s and the dtype."""
     types = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64}
     dtype = next((dtype for name, dtype in types.items() if precision.startswith(name)), torch.float32)
     size = 1024 if device.type == "cpu" else 8192

@@ -25,7 +25,7 @@ from lit_engine.project import current, program
 FILE = Path(".vscode/schema.json")
 ParserJsonschema: Any
 ParserJsonschema, anyof_schema, get_doc_short_description, get_callable_return_type = schema_parts()
-# The schema describes classes in these modules like the project's own. It does not check classes in other modules.
+# The schema describes the classes in these modules and the project's classes. All other classes are not checked.
 MODULES = (
     *CLASS_MODULES, "lightning.pytorch.profilers", "lightning.pytorch.strategies", "torch.nn",
     "torchvision.transforms.v2",
@@ -93,7 +93,7 @@ def _ref(name: str) -> dict[str, Any]:
 
 
 class SchemaBuilder(ParserJsonschema):
-    """A builder that describes objects by their class_path. Overlays may contain arguments of any valid class."""
+    """A schema builder in which objects have a class_path. Overlays may contain arguments of any valid class."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,6 +164,6 @@ class SchemaBuilder(ParserJsonschema):
         return next((one for one in made.get("anyOf", ()) if "$ref" in one), made)
 
     def tuple_schema(self, typehint: Any, action: Any) -> dict[str, Any]:
-        """Describe a tuple in the syntax of draft 7."""
+        """Describe a tuple in the syntax of JSON Schema draft 7."""
         made = super().tuple_schema(typehint, action)
         return {**made, "items": made.pop("prefixItems"), "additionalItems": False} if "prefixItems" in made else made

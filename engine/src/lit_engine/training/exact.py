@@ -53,7 +53,7 @@ class Totals:
         shares, counts = state["sums"], state["count"]
         if len(counts) == here.size:
             self.sums, self.count = {name: share[here.rank] for name, share in shares.items()}, int(counts[here.rank])
-        else:  # the others start at zero, because all replicas must gather the same names
+        else:  # the other replicas start at zero, because all replicas must gather the same names
             first = here.rank == 0
             self.sums, self.count = {n: share.sum() * first for n, share in shares.items()}, int(counts.sum()) * first
 
@@ -99,7 +99,7 @@ def totals_of(module: LightningModule) -> Totals | None:
 
 
 def _wide(device: torch.device) -> torch.dtype:
-    """Return double, because a million float32 additions lose digits. Return float on MPS, which has no double."""
+    """Return the dtype double, because a million float32 additions lose digits, or float on MPS, which has none."""
     return torch.double if device.type != "mps" else torch.float
 
 
@@ -123,8 +123,8 @@ class StepMean:
     """Exact mean loss of an optimizer step, weighted by the counts of its micro-batches and processes.
 
     Lightning divides each loss by `accumulate_grad_batches`, even in the last window of an epoch, which may be shorter.
-    DistributedDataParallel and FSDP2 weight all processes equally. Such means of means are off by half for a short
-    window, and by a few percent for token batches of different sizes. A single micro-batch in one process is unchanged.
+    DistributedDataParallel and FSDP2 weight all processes equally. The resulting error is one half for a short window
+    and a few percent for token batches of different sizes. A single micro-batch in one process needs no correction.
     """
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class StepMean:
 
 
 class Clock:
-    """A stopwatch that can pause."""
+    """Stopwatch that can be paused."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds

@@ -54,7 +54,7 @@ class Fork(Callback):
         self._changed: list[str] = []  # options that determine the optimizer and the schedules
 
     def adapt(self, run: Path, config: Mapping[str, Any], trainer: Trainer, model: LightningModule, data: Any) -> None:
-        """Adapt the saved states of weights, callbacks and data, and copy the metrics before the fork to the new run.
+        """Adapt the saved states of weights, callbacks and data, and copy earlier metrics to the new run.
 
         Raises:
             CheckpointError: if no weight fits the model.
@@ -63,7 +63,7 @@ class Fork(Callback):
         if is_first() and (rows := self.parent.history()[1]) and (history := content.get("metrics_csv")):
             lines = (self.parent.path / "metrics.csv").read_text(encoding="utf-8").splitlines(keepends=True)
             write_text(run / "metrics.csv", "".join(lines[: 1 + history["rows"]]))
-            history["last"] = rows[: history["rows"]][-1:]  # may have received the epoch's means after the save
+            history["last"] = rows[: history["rows"]][-1:]  # may include means logged after the save
         found = iterate_changes(resolve_class_paths(self.parent.config())["model"], config["model"], "model")
         # Modules that are not tasks create their own optimizer, so any of their options may affect the optimizer.
         owns = FROM_CHECKPOINT if isinstance(model, Task) else ()
@@ -114,7 +114,7 @@ class Fork(Callback):
         print_once(f"forked {place}; learning rates {how}")
 
     def _move_schedules(self, trainer: Trainer, module: LightningModule) -> None:
-        """Step the new schedules to the checkpoint's position, or to its epoch if the batch size has changed."""
+        """Step the new schedules to the checkpoint's step, or to the checkpoint's epoch if the batch size changed."""
         configs, task = trainer.lr_scheduler_configs, module if isinstance(module, Task) else None
         steps, epochs = self.content["global_step"], steps_of_epochs(trainer, task.accumulate if task else None)
         if epochs is not None and self.trained is not None and trainer.max_steps <= 0:

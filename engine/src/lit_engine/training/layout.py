@@ -57,7 +57,7 @@ def checkpoint_in_place(net: nn.Module) -> None:
     Raises:
         UserError: if the network has no blocks.
     """
-    own: Any = getattr(net, "blocks", None)  # a method that `Sharded` also uses
+    own: Any = getattr(net, "blocks", None)  # the network's own method, which `Sharded` also calls
     blocks = own() if callable(own) and not isinstance(own, nn.Module) else list(blocks_of(net))
     if not blocks:
         raise UserError(
@@ -119,8 +119,8 @@ def is_wrong_in_channels_last(layer: nn.Module) -> bool:
 def order_as_weights(optimizer: Optimizer) -> None:
     """Convert an optimizer's state to the memory format of the weights, which fused optimizers rely on.
 
-    State saved on a different device or in a different precision may have a different format. torch's fused optimizers
-    then fail on a GPU, and combine the wrong elements on a CPU.
+    State saved on a different device or in a different precision may have a different format. With such state, torch's
+    fused optimizers fail on a GPU, and combine the wrong elements on a CPU.
     """
     for weight, state in optimizer.state.items():
         for name, value in state.items():

@@ -32,7 +32,7 @@ class Metrics:
     the weights. Metrics can be added or removed when a run is resumed.
 
     Args:
-        given: list of metrics, which are named after their classes (`multiclass_f1_score`), or dict of metrics by name.
+        given: dict of metrics by name, or list of metrics, which are named after their classes (`multiclass_f1_score`).
         parts: names of the classes, labels or targets, for metrics that return one value for each name.
 
     Raises:
@@ -42,7 +42,7 @@ class Metrics:
     def __init__(self, given: GivenMetrics | None = None, parts: Sequence[str] = ()) -> None:
         self.parts = parts
         self.named: dict[str, Metric] = {}
-        self.shapes: list[tuple[int, ...]] = []  # of the last inputs, for error messages
+        self.shapes: list[tuple[int, ...]] = []  # shapes of the last inputs, for error messages
         for name, one in given.items() if isinstance(given, dict) else ((None, one) for one in given or ()):
             metric = one if isinstance(one, Metric) else self._make(one)
             name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(metric).__name__).lower()
@@ -71,7 +71,7 @@ class Metrics:
                 metric.update(*values)
 
     def compute(self) -> dict[str, float]:
-        """Return all metrics, and split vectors into `NAME/PART` without NaN. All processes must call this."""
+        """Return all metrics, with `NAME/PART` for each vector element except NaN. All processes must call this."""
         found: dict[str, float] = {}
         for name, metric in self.named.items():
             with _name_errors(type(metric), self.shapes):

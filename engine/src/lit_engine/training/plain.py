@@ -13,8 +13,8 @@ from lit_engine.errors import UserError
 def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
     """Return the batch's inputs to `forward` by argument name.
 
-    A tuple or list contains the inputs as its first elements, and a dict contains them under the argument names. If the
-    batch is a tensor, this tensor is the only input.
+    In a tuple or list, the inputs are the first elements. In a dict, the keys are the argument names. If the batch is a
+    tensor, this tensor is the only input.
 
     Raises:
         UserError: if the batch does not contain a tensor for each argument.

@@ -117,14 +117,14 @@ class Saver(Callback):
 
     - The run is between epochs, before the first epoch, or after the last epoch.
     - The run has finished an optimizer step that is not followed by a validation.
-    - The run is before or within a validation, which is repeated from its start after resuming.
+    - A validation is about to start or is running. A resumed run repeats this validation from its start.
 
     If a step of `global_batch_size` samples runs out of memory, a resumed run repeats it with smaller micro-batches.
 
-    If training ends within an epoch (`max_steps`, `max_time`, early stopping), the state after the last step is saved.
+    If training ends mid-epoch (`max_steps`, `max_time`, early stopping), the state after the last step is saved.
 
-    At the start of an epoch, the callback runs before all others, so that it can save the previous epoch. After a step,
-    it runs after all other hooks, including the task's hook. All processes agree on each decision.
+    At the start of an epoch, the callback runs before all others, so that it can save the previous epoch. At the end of
+    a step, the callback runs after all other hooks, including the task's hook. All processes agree on each decision.
 
     The command line adds this callback. For your own `Trainer`, use `callbacks=[Saver(), Checkpoint(…)]`.
 
@@ -142,9 +142,9 @@ class Saver(Callback):
         self._saved_at, self._saved = monotonic(), (-1, "")  # optimizer step and moment of the last save
         self._trained = False  # False for a finished run, which is not saved again
         self._stops_later = False  # whether a stop was requested within an accumulation window
-        self._cut_short = False  # whether training ends within an epoch
-        self._counters: dict[str, Any] | None = None  # Lightning's loop counters when training ends within an epoch
-        self._within_epoch = False  # whether the resumed run had ended within an epoch
+        self._cut_short = False  # whether training ends mid-epoch
+        self._counters: dict[str, Any] | None = None  # Lightning's loop counters if training ends mid-epoch
+        self._within_epoch = False  # whether the resumed run had ended mid-epoch
         self._metrics: dict[str, Any] = {}
         self._processes_loaders = False
         self._logged: list[dict[str, Any]] = []  # values logged before resuming, kept until the first batch is logged
@@ -152,7 +152,7 @@ class Saver(Callback):
         self._states: dict[str, Any] | None = None  # states of torchmetrics before the current validation
         self.smaller = 0
         self._repeats_steps = False  # whether a step that runs out of memory can be repeated
-        # First batch of the current step, and the buffers before this batch. None once the optimizer may have stepped.
+        # First batch of the current step, and the buffers before this batch, or None once the optimizer step starts.
         self._before_step: tuple[int, list[Tensor]] | None = None
         self._flags: Maximum | None = None  # whether any process requested a stop or a save in the last step
 
@@ -191,8 +191,8 @@ class Saver(Callback):
         now = trainer.num_training_batches
         if self._batches not in (None, now):
             raise UserError(
-                f"the run was stopped within an epoch of {self._batches} batches, but an epoch now has {now}: "
-                "resume the run with its original data, batch size and number of devices"
+                f"the run was stopped mid-epoch. An epoch had {self._batches} batches, but now has {now}. "
+                "Resume the run with its original data, batch size and number of devices"
             )
         if not all(hasattr(loader, "state_dict") for loader in CombinedLoader(trainer.train_dataloader).flattened):
             print_once(
@@ -252,7 +252,7 @@ class Saver(Callback):
         validates = will_validate(trainer)
         log_step(trainer)
         if trainer.is_last_batch and not validates:
-            return  # the end of the epoch is saved instead
+            return  # `last.ckpt` is saved at the end of the epoch instead
         moment = "validation" if validates else "step"
         if self._cut_short:
             self._keep_counters(trainer, moment)
@@ -266,12 +266,12 @@ class Saver(Callback):
             self._keep_counters(trainer, "validated")
 
     def _keep_counters(self, trainer: Trainer, moment: str) -> None:
-        """Store the loop counters, because Lightning counts an epoch as complete even if training ends within it."""
+        """Store the loop counters, because Lightning counts an epoch as complete even if it ends early."""
         self._counters = loop_state(trainer)
         set_loop_counters(self._counters, moment)
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
-        """Delay a stop in an accumulation window, because gradients are not saved. Return whether a window is open."""
+        """Delay a stop while gradients are accumulated, because they are not saved. Return whether this is the case."""
         last = trainer.is_last_batch
         self._trained = True
         within = ready_batches(trainer) % accumulation_steps(trainer) != 0 and not last
@@ -315,7 +315,7 @@ class Saver(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         ended = not self._trained and not self._within_epoch
         if ended and self.checkpoint is not None:
-            # The run may have been killed after saving its last epoch and before keeping that checkpoint.
+            # The run may have been killed after saving its last epoch, but before `epochNNN.ckpt` was created.
             self.checkpoint.keep_epoch(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -358,9 +358,9 @@ class Saver(Callback):
             return
         if not _finite(trainer.lightning_module):
             raise UserError(
-                f"epoch {trainer.current_epoch}, step {trainer.global_step}: weights are not finite, so last.ckpt was "
-                "not replaced. Lower the learning rate, or add a warm-up or trainer.gradient_clip_val; the callback "
-                "NaNGuard reports the step and the samples"
+                f"epoch {trainer.current_epoch}, step {trainer.global_step}: weights are not finite. "
+                "last.ckpt was not replaced. Lower the learning rate, or add a warm-up or trainer.gradient_clip_val. "
+                "The callback NaNGuard reports the step and the samples"
             )
         self._moment = moment
         trainer.save_checkpoint(Path(str(self.checkpoint.dirpath)) / "last.ckpt", weights_only=False)

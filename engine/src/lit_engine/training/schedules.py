@@ -53,7 +53,7 @@ def horizon() -> int:
 
 @contextmanager
 def horizon_is(steps: int | None) -> Iterator[Horizon]:
-    """Set the value that `horizon()` returns in this context, or None for an unlimited run."""
+    """Make `horizon()` return `steps` in this context. None means that the run is unlimited."""
     outer, current = _horizon.get(), Horizon(steps)
     token = _horizon.set(current)
     try:
@@ -79,7 +79,7 @@ class CosineAnnealingLR(lr_scheduler.CosineAnnealingLR):
 
 
 class PolynomialLR(lr_scheduler.PolynomialLR):
-    """Polynomial decay from the optimizer's rate to 0 at the end of the run, which is linear if `power` is 1.
+    """Polynomial decay (linear if `power` is 1) from the optimizer's rate to 0 at the end of the run.
 
     Args:
         optimizer: provided by the task.
@@ -119,12 +119,12 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
 
 
 class LinearLR(lr_scheduler.LinearLR):
-    """Linear warm-up from `start_factor` to `end_factor` times the optimizer's rate, within its part of the run.
+    """Linear warm-up from `start_factor` to `end_factor` times the optimizer's rate.
 
     Args:
         optimizer: provided by the task.
         start_factor: factor at the start.
-        end_factor: factor at the end.
+        end_factor: factor at the end of the run, or when the next scheduler of a SequentialLR starts.
     """
 
     def __init__(self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0) -> None:
@@ -146,12 +146,12 @@ class SequentialLR(lr_scheduler.SequentialLR):
     Args:
         optimizer: provided by the task.
         schedulers: schedulers in order.
-        milestones: start of each scheduler except the first, in schedule steps (one per `frequency` intervals). A value
-            below 1 is a fraction of the run.
+        milestones: steps at which the second and later schedulers start. A step consists of `frequency` intervals of
+            the schedule. A value below 1 is a fraction of the run.
 
     Raises:
-        ScheduleError: if the milestones are not ascending, exceed the run or are not one fewer than the schedulers, or
-            if a scheduler cannot be part of a sequence.
+        ScheduleError: if the milestones are not ascending, are outside the run or do not match the number of
+            schedulers, or if a scheduler cannot be part of a sequence.
     """
 
     def __init__(
@@ -163,8 +163,8 @@ class SequentialLR(lr_scheduler.SequentialLR):
         ascend = borders == sorted(borders) and len({*milestones}) == len(milestones) and min(milestones, default=1) > 0
         if not ascend or len(milestones) != len(schedulers) - 1:
             raise ScheduleError(
-                "the milestones of SequentialLR must ascend and be above 0, one for each scheduler but the first: got "
-                f"{list(milestones)} for {len(schedulers)} schedulers"
+                "the milestones of SequentialLR must ascend and be positive. Each scheduler after the first needs one. "
+                f"Got {list(milestones)} for {len(schedulers)} schedulers"
             )
         if end is not None and borders and borders[-1] >= end and milestones[-1] >= 1:
             raise ScheduleError(f"milestone {borders[-1]} of SequentialLR is not within the run, which ends at {end}")
@@ -196,8 +196,8 @@ def check_multiply(schedulers: Sequence[LRScheduler]) -> None:
     for scheduler in schedulers if len(schedulers) > 1 else ():
         if isinstance(scheduler, _ABSOLUTE) or getattr(scheduler, "eta_min", 0) > 0:
             raise ScheduleError(
-                f"{type(scheduler).__name__} sets an absolute learning rate, possibly by eta_min, and cannot be "
-                "multiplied with other schedulers: use it alone, or combine schedulers in sequence with SequentialLR"
+                f"{type(scheduler).__name__} sets an absolute rate or minimum and cannot be multiplied with other "
+                "schedulers: use it alone, or combine schedulers in sequence with SequentialLR"
             )
 
 
@@ -347,7 +347,7 @@ def check_resumed(trainer: Trainer, run: Callable[[str], int | None]) -> None:
         length = run(config.interval)
         if planned is not None and planned != length:
             raise ScheduleError(
-                f"the learning rate schedule of this run ends after {planned} {config.interval}s, but the run would "
-                f"now have {length}: keep its max_epochs, batch size and number of devices, continue in a "
-                "new run with --fork instead of --run, or continue at the current rate with --model.schedulers=null"
+                f"the learning rate schedule of this run ends after {planned} {config.interval}s, "
+                f"but the run would now have {length}: keep its max_epochs, batch size and number of devices, "
+                "continue with --fork instead of --run, or keep the current rate with --model.schedulers=null"
             )

@@ -54,14 +54,14 @@ Module = TypeVar("Module", bound=LightningModule)
 
 
 def no_optimizer(parameters: Any) -> Any:
-    """Placeholder for the optimizer, which a checkpoint does not contain."""
+    """Raise UserError in place of the optimizer's factory, which checkpoints do not contain."""
     raise UserError("a task from load_from_checkpoint has no optimizer: pass one as optimizer=…")
 
 
 class Task(LightningModule):
-    """Base class of tasks. A subclass implements three steps, and the logged means are computed from their sums.
+    """Base class of tasks. A subclass implements three step methods, and the task logs exact means over all samples.
 
-    This task logs `train/loss`, `train/accuracy`, `val/loss` and `val/accuracy` at the end of each epoch, exact over
+    The example logs `train/loss`, `train/accuracy`, `val/loss` and `val/accuracy` at the end of each epoch, exact over
     all samples and processes. It also logs `train/samples_per_second` and the learning rate of each parameter group
     (`lr`, or `lr/NAME` if there are several groups). To log more in an evaluation, override `evaluation_start` and
     `evaluation_metrics`. The split is `val` or `test`, and `predict_step` returns columns of the prediction table.
@@ -82,12 +82,13 @@ class Task(LightningModule):
         schedulers: learning rate schedules (see `Schedule`). The factors of several schedules are multiplied.
         parameter_groups: parameters with their own learning rate or weight decay (see `ParameterGroups`).
         channels_last: store images and the convolutions of `net` in (B, H, W, C) order. The results are the same up to
-            rounding. By default, this is used on a CPU with oneDNN and in half precision, where it is faster, unless
-            oneDNN computes incorrect gradients for the network on a CPU.
+            rounding. By default, this order is used where it is faster (on a CPU with oneDNN, and in half precision),
+            unless oneDNN computes incorrect gradients for the network on a CPU.
         compile: backend of `torch.compile` for `net`, usually `inductor` (it needs a C++ compiler on CPUs), or a dict
             of arguments, such as `mode` and `fullgraph`. Compilation does not change checkpoints.
-        metrics: list of torchmetrics for each evaluation, which are logged as `val/multiclass_f1_score`…, or dict by
-            name. `metric_inputs` returns their inputs. The task sets `num_classes` or `num_labels` if omitted.
+        metrics: list or dict of torchmetrics for each evaluation. A list names metrics after their classes, such as
+            `val/multiclass_f1_score`. `metric_inputs` returns the metrics' inputs. The task sets `num_classes` or
+            `num_labels` if omitted.
         checkpoint_blocks: recompute the activations of each block of `net` in the backward pass instead of storing
             them. Recomputation saves memory, takes time, and does not change gradients. Blocks are residual blocks,
             the layers of a Transformer, or the modules that the network's method `blocks()` returns.
@@ -133,7 +134,7 @@ class Task(LightningModule):
         self._counted = False  # whether `step` has already counted this batch
 
     def setup(self, stage: str) -> None:
-        """Create the metrics, set the memory format of the network, and compile or checkpoint it if requested."""
+        """Create the metrics, set the network's memory format, and compile or checkpoint the network if requested."""
         parts: Any = getattr(self, "class_names", None) or getattr(self, "target_names", ())
         self._metrics = Metrics(self._given_metrics, parts)
         net = getattr(self, "net", None)
@@ -142,7 +143,7 @@ class Task(LightningModule):
         last, cpu, problem = self.channels_last, self.trainer.strategy.root_device.type == "cpu", ""
         if self.device_mesh is not None:
             problem = "does not support sharded weights"
-        elif any(weight.ndim == 5 for weight in net.parameters()):  # torch would convert such weights, too
+        elif any(weight.ndim == 5 for weight in net.parameters()):  # torch would also convert these
             problem = "only supports images (B, C, H, W), but this network has weights with five axes"
         elif cpu and any(map(is_wrong_in_channels_last, net.modules())):
             problem = (
@@ -191,7 +192,7 @@ class Task(LightningModule):
             clip_norm(gradients(optimizer), limit)
 
     def _is_still_scaled(self, optimizer: Any) -> bool:
-        """Return whether gradients are still scaled in 16-mixed precision, because fused optimizers unscale them."""
+        """Return whether the optimizer will unscale the gradients itself, as in 16-mixed mode with fused optimizers."""
         return scales_loss(self.trainer) and unscales_itself(optimizer)
 
     @classmethod
@@ -209,7 +210,7 @@ class Task(LightningModule):
             checkpoint_path: path of the checkpoint.
             map_location: device for the weights.
             strict: whether the names of the weights must match exactly. Default: `strict_loading`.
-            weights_only: argument of Lightning's method, which is ignored. Loading is always restricted to weights.
+            weights_only: ignored argument of Lightning's method, because loading is always restricted to weights.
             **kwargs: arguments of the task, such as an `optimizer`, which replace arguments in the checkpoint.
 
         Raises:
@@ -265,7 +266,7 @@ class Task(LightningModule):
         return not self.automatic_optimization or isinstance(self.optimizers(use_pl_optimizer=False), LBFGS)
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
-        """Rescale the gradients so that they equal the gradient of the mean loss over the whole step."""
+        """Rescale the gradients to match the mean loss over the whole step."""
         self._step_mean.rescale(optimizer, self.trainer)
         self._note_norm(optimizer)
 
@@ -295,7 +296,7 @@ class Task(LightningModule):
     def length(self, interval: str) -> int | None:
         """Return the length of the run in units of `interval` (`step` or `epoch`), or None if it is unlimited."""
         epochs = steps_of_epochs(self.trainer, self.accumulate)
-        if epochs is None:  # the trainer may still limit endless data
+        if epochs is None:  # max_steps or max_epochs may limit endless data
             limit = self.trainer.max_steps if interval == "step" else self.trainer.max_epochs
             return limit if limit and limit > 0 else None
         return sum(epochs) if interval == "step" else len(epochs)
@@ -306,7 +307,7 @@ class Task(LightningModule):
         return self.schedules
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Step a scheduler. If its interval is `step`, step it every `frequency` optimizer steps of the whole run.
+        """Step a scheduler. For the interval `step`, `frequency` counts the optimizer steps of the whole run.
 
         Lightning counts micro-batches within the epoch, which would make schedules depend on gradient accumulation.
         """
@@ -326,8 +327,9 @@ class Task(LightningModule):
         self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50)) or sys.maxsize  # 0: never
         self._done = self.trainer.global_step
         self.running.mark()
-        self._clock.skip()  # on_train_epoch_start is not called when resuming mid-epoch
-        if (changing := accumulation_schedule(self.trainer)) is not None:  # Lightning does not call its hook either
+        # When resuming mid-epoch, Lightning does not call the hook on_train_epoch_start of tasks and callbacks.
+        self._clock.skip()
+        if (changing := accumulation_schedule(self.trainer)) is not None:
             changing.on_train_epoch_start(self.trainer)
         check_resumed(self.trainer, self.length)
         watched = {schedule.monitor or "" for schedule in self.all_schedules}
@@ -335,7 +337,7 @@ class Task(LightningModule):
             raise ScheduleError(f"a schedule monitors {max(watched)!r}, but the run has no validation")
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save the sums of the epoch, so that the run can resume mid-epoch."""
+        """Save the epoch's running sums, so that the run can resume mid-epoch."""
         checkpoint["running"] = {**self.running.gather(self), "seconds": self._clock.seconds, "rates": self._rates}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -350,7 +352,6 @@ class Task(LightningModule):
             self.running.scatter(running, replicas(trainer))
 
     def on_train_epoch_start(self) -> None:
-        """Reset the sums and the clock."""
         self.running = Totals()
         self._clock = Clock()
 
@@ -398,7 +399,7 @@ class Task(LightningModule):
         raise NotImplementedError(f"{type(self).__name__} has no evaluation_step")
 
     def metric_inputs(self, outputs: Any) -> Iterable[Any]:
-        """Return the predictions and targets for `metrics`. By default, `evaluation_step` returns both in a dict."""
+        """Return the predictions and targets for `metrics`, by default the values of the dict `outputs`."""
         if not isinstance(outputs, Mapping):
             raise UserError(f"model.metrics: {type(self).__name__}.evaluation_step returns no predictions and targets")
         return outputs.values()
@@ -442,11 +443,10 @@ class Task(LightningModule):
         self._evaluation_end("test")
 
     def on_validation_end(self) -> None:
-        """Exclude validation within an epoch from the training time."""
+        """Exclude mid-epoch validation from the training time."""
         self._clock.skip()
 
     def on_train_epoch_end(self) -> None:
-        """Log the exact means of the epoch."""
         totals = self.running.reduce(self)
         values = {f"train/{name}": mean for name, mean in totals.means().items()}
         count, seconds = int(totals.count), self._clock.seconds
@@ -456,13 +456,13 @@ class Task(LightningModule):
         self._step_plateaus()
 
     def log_reduced(self, values: Mapping[str, float]) -> None:
-        """Log values that are already reduced over all processes, in double precision.
+        """Log values in double precision. The values must already be reduced over all processes.
 
         `self.log` would convert the values to float32, which rounds counts above 2^24.
         """
         # Use the CPU, because MPS devices have no double.
         exact = {name: torch.tensor(float(value), dtype=torch.double) for name, value in values.items()}
-        # Loggers skip per-class metrics of more than 10 classes, which would hide others. metrics.json contains all.
+        # Per-class metrics of more than 10 classes are only in metrics.json, because they would clutter the loggers.
         kinds = Counter(name.rpartition("/")[0] for name in exact if is_detail(name))
         for logged in (True, False):
             part = {n: v for n, v in exact.items() if (kinds[n.rpartition("/")[0]] <= MOST_PARTS) is logged}
@@ -470,8 +470,8 @@ class Task(LightningModule):
             self.log_dict(part, logger=None if logged else False, sync_dist=True, rank_zero_only=True)
 
     def _step_plateaus(self) -> None:
-        """Step ReduceLROnPlateau. Lightning would skip it in resumed epochs, and use metrics of earlier epochs."""
-        if not self.trainer.is_last_batch:  # training ends within this epoch
+        """Step ReduceLROnPlateau, which Lightning would skip in resumed epochs or step with earlier epochs' metrics."""
+        if not self.trainer.is_last_batch:  # training ends mid-epoch
             return
         metrics = self.trainer.callback_metrics
         for config, schedule in zip(self.trainer.lr_scheduler_configs, self.all_schedules, strict=True):

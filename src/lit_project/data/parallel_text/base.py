@@ -41,14 +41,14 @@ class TranslationData(SplitData):
         global_batch_size: pairs per optimizer step, summed over processes and micro-batches. See `SplitData`.
         eval_batch_tokens: tokens per batch in evaluation. This affects memory and speed, but not results.
         vocabulary: whole words (`word`), or subwords from BPE (`bpe`) or a unigram language model (`unigram`).
-        vocabulary_size: number of ids in each vocabulary, including four special ids. Default: all words, or 8000
-            subwords.
+        vocabulary_size: number of ids per vocabulary, including four special ids. Default: all words, or 8000 subwords.
         joint: use one subword vocabulary for both languages.
         min_freq: minimum frequency of words in the training pairs. Rarer words are unknown.
         max_length: maximum number of tokens per sentence, excluding BOS and EOS.
         overlong: how to treat training pairs that exceed `max_length`. Their number is printed. In official or given
             evaluation splits, sources are truncated and no pair is dropped. If evaluation pairs come from the training
-            pairs, `drop` is applied before the split and counts words and punctuation marks (for subwords, only words).
+            pairs, `drop` is applied before the split. In this case, a sentence's length is its number of words, plus
+            punctuation marks if the vocabulary contains whole words.
         lowercase: convert both sides to lower case.
         strip_accents: remove accents from both sides.
         space_punctuation: insert spaces between words and punctuation marks.
@@ -63,11 +63,11 @@ class TranslationData(SplitData):
         fold: index of the fold used as the test split, from 0.
 
     Raises:
-        DataError: options conflict, the corpus does not contain a language, or `keep_vocabularies` has no checkpoint.
+        DataError: options conflict, the corpus does not contain a language, or `keep_vocabularies` lacks a checkpoint.
     """
 
     default_batch_size = 128
-    LANGUAGES: ClassVar[tuple[str, ...]] = ()  # languages in the corpus, or empty if any are allowed
+    LANGUAGES: ClassVar[tuple[str, ...]] = ()  # languages in the corpus; empty if any language is allowed
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class TranslationData(SplitData):
     def pairs(self, split: Split) -> Pairs:
         """Return the prepared pairs of a split."""
         if split not in self._pairs:
-            self.prepare_data()  # The vocabularies are needed before Lightning calls this method.
+            self.prepare_data()  # The vocabularies are needed before Lightning calls `prepare_data`.
             raw = self.keep(self.read(split))
             if not raw:
                 raise DataError(f"{type(self).__name__}: the {split} split is empty")
@@ -183,7 +183,7 @@ class TranslationData(SplitData):
         return kept
 
     def setup(self, stage: str) -> None:
-        """Encode the splits needed by the stage if this has not been done yet. In a fit, also print the report."""
+        """Encode the splits that the stage needs, unless they are already encoded. In a fit, also print the report."""
         super().setup(stage)
         if stage == "fit" and not self.report:
             names: tuple[Split, ...] = ("train", "val", "test")
@@ -213,7 +213,7 @@ class TranslationData(SplitData):
         return PairBatch(moved[0], batch.source_lengths, *moved[1:])
 
     def loaded(self, split: Split) -> EncodedPairs:
-        """Return the encoded pairs of a split after filtering by length. Evaluation pairs also include the texts."""
+        """Return the encoded pairs of a split after filtering by length. Evaluation pairs also include their texts."""
         pairs = self.pairs(split)
         train = split == "train"
         sources, targets, self._counts[split] = filter_by_length(
@@ -235,11 +235,11 @@ class TranslationData(SplitData):
 class CarvedData(TranslationData):
     """Base class of corpora that consist of a single list of pairs. Subclasses implement `pool`.
 
-    No sentence of the validation or test split occurs in train on either side (see `leak_free_split`). The split only
-    depends on the pairs that remain after filtering by prefixes and length. Seeds and the direction have no effect.
+    No source or target of the validation or test split occurs in train (see `leak_free_split`). The split only
+    depends on the pairs that remain after filtering by prefixes and length, not on seeds or the translation direction.
 
     Args:
-        val_size: approximate number of validation pairs. Components of the sentence graph are never divided.
+        val_size: approximate number of validation pairs. Pairs that share a sentence are always in the same split.
         test_size: approximate number of test pairs, if there are no folds.
         **kwargs: arguments of `TranslationData`.
     """
@@ -255,7 +255,7 @@ class CarvedData(TranslationData):
         raise NotImplementedError
 
     def given(self) -> dict[str, Pairs]:
-        """Return the pairs of splits that are not taken from the pool."""
+        """Return the evaluation splits that are provided separately from the pool."""
         return {}
 
     def read(self, split: Split) -> Pairs:
@@ -281,7 +281,7 @@ class CarvedData(TranslationData):
         return self._carved[split]
 
     def _is_overlong(self, pair: tuple[str, str]) -> bool:
-        """Return whether a side has more than `max_length` words. Unless subwords are used, punctuation also counts."""
+        """Return whether a side exceeds `max_length` words. Punctuation marks count as words, except with subwords."""
         for sentence, language in zip(pair, (self.source, self.target), strict=True):
             if len(sentence) <= self.max_length:  # A sentence never has more words than characters.
                 continue

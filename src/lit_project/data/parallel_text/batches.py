@@ -60,7 +60,7 @@ class TokenBatches(EpochBatches):
         share: the arguments `seed`, `num_replicas`, `rank` and `accumulate` of `EpochBatches`.
 
     Raises:
-        DataError: no size or several sizes are set, a size is below 1, there are fewer pairs than processes, or
+        DataError: not exactly one size is set, the size is below 1, there are fewer pairs than processes, or
             the global size is not divisible by the number of processes and micro-batches.
     """
 
@@ -90,7 +90,7 @@ class TokenBatches(EpochBatches):
         if global_batch_size:
             return
         self.together = self.step = given[0] * self.num_replicas  # number of tokens or pairs
-        if batch_tokens or self.parts > 1:  # Otherwise, the step size is equivalent to a global batch size.
+        if batch_tokens or self.parts > 1:  # Otherwise, `batch_size` has the same effect as `global_batch_size`.
             self.step = f"{given[0]} × {self.num_replicas} × {self.parts // self.num_replicas}"
         longest = np.maximum(self.lengths_source, self.lengths_target)[self._sort(0)]
         bounds = [*range(0, size, batch_size), size] if batch_size else _cut(longest.tolist(), given[0])
@@ -98,7 +98,7 @@ class TokenBatches(EpochBatches):
 
     def batches(self) -> list[Tensor]:
         order = torch.from_numpy(self._sort(self.epoch))
-        block = self.parts if self.global_batch_size else self.num_replicas  # batches that stay together in a step
+        block = self.parts if self.global_batch_size else self.num_replicas  # batches that are shuffled as a unit
         count = (len(self.bounds) - 1) // block
         steps = torch.arange(count)
         own = torch.arange(self.rank, block, self.num_replicas).expand(count, -1)

@@ -124,7 +124,7 @@ class ParallelText(CarvedData):
 
 
 class Tatoeba(CarvedData):
-    """Short everyday sentences from Tatoeba. Many of them have several translations.
+    """Short everyday sentences from Tatoeba, many of which have several translations.
 
     The release of September 2017 has 142,787 pairs. The pairs of any release are read from `root/tatoeba/fra-eng.zip`,
     `fra-eng.txt` or `fra.txt` (`english<TAB>french`). If none of these files exists, the archive is downloaded.
@@ -135,7 +135,7 @@ class Tatoeba(CarvedData):
         **kwargs: arguments of `TranslationData`.
 
     Raises:
-        DataError: the file is damaged, or it cannot be downloaded. The message explains how to add the file.
+        DataError: the file is damaged or cannot be downloaded. The message explains how to add the file.
     """
 
     ADDRESS = "https://www.manythings.org/anki/fra-eng.zip"
@@ -160,10 +160,10 @@ class Multi30k(TranslationData):
 
     The captions are read from `root/multi30k/{train,val,test_2016_flickr}.{en,de,fr}`, with or without `.gz`. Missing
     files are downloaded. The official splits are used unchanged. No test caption occurs in train, but one validation
-    source and three validation targets (from English to French) do. The report shows these numbers.
+    source and three validation targets (from English to French) do. The report shows this overlap.
 
     Raises:
-        DataError: a file is damaged, or it cannot be downloaded. The message explains how to add the file.
+        DataError: a file is damaged or cannot be downloaded. The message explains how to add the file.
     """
 
     ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"

@@ -1,6 +1,6 @@
 """Splits a parallel corpus so that no sentence occurs in two splits.
 
-If a corpus has many translations per sentence and random pairs are held out, most of their sentences also occur in
+If a corpus has many translations per sentence and random pairs are held out, most held-out sentences also occur in
 train with a different translation. The corpus is a graph, in which sentences are nodes and pairs are edges. This module
 therefore holds out whole connected components.
 """
@@ -49,7 +49,7 @@ def components(pairs: Pairs) -> np.ndarray:
 
 
 def connected_components(source: np.ndarray, target: np.ndarray, size: int) -> np.ndarray:
-    """Return the smallest node in the connected component of each node in an undirected graph, `(size,)`.
+    """For each node of an undirected graph, return the smallest node in its connected component, `(size,)`.
 
     Args:
         source: first node of each edge, `(E,)`. Nodes are numbered from 0 to `size - 1`.
@@ -69,8 +69,8 @@ def leak_free_split(pairs: Pairs, *, val: int = 0, test: int = 0) -> dict[str, n
     """Return the pair indices of train, val and test in ascending order. No `sentence_key` occurs in two splits.
 
     Components are added to test and validation in a fixed random order until each split has at least the requested
-    number of pairs. A component stays in train if it has more than ten pairs and more than 1 % of the requested number.
-    Otherwise, a component with thousands of pairs could fill a whole split.
+    number of pairs. Components with more than ten pairs and more than 1 % of the requested number stay in train,
+    because a component with thousands of pairs could fill a whole split.
 
     Args:
         pairs: the corpus.

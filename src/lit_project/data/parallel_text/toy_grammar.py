@@ -213,7 +213,7 @@ def _actions(subject: Subject) -> Iterator[tuple[str, str]]:
 
 @cache  # Generating the sentences takes a second.
 def sentences(size: int) -> list[tuple[str, str]]:
-    """Return English-French pairs, a third of them with each kind of predicate. All calls return the same pairs.
+    """Return English-French pairs, with each kind of predicate in a third of them. All calls return the same pairs.
 
     Raises:
         DataError: `size` is not between 3 and the number of sentences in the grammar.
@@ -224,7 +224,7 @@ def sentences(size: int) -> list[tuple[str, str]]:
     for number, kind in enumerate((_motions, _states, _actions)):
         own = [pair for subject in subjects for pair in kind(subject)]
         generator.shuffle(own)
-        # If a kind has too few sentences, the next kinds provide more.
+        # If there are too few sentences of one kind, the next kinds provide more.
         chosen += own[: (size - len(chosen)) // (3 - number)]
     if size < 3 or len(chosen) < size:
         raise DataError(f"size must be between 3 and {len(chosen)} pairs for this grammar, got {size}")

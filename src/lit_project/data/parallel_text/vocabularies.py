@@ -51,7 +51,7 @@ class VocabularyOptions:
 def build(
     pairs: Pairs, languages: tuple[str, str], options: VocabularyOptions, folder: Path
 ) -> tuple[Vocabulary, Vocabulary]:
-    """Build the source and target vocabularies from prepared training pairs. Joint vocabularies are the same object.
+    """Build the source and target vocabularies from prepared training pairs. If joint, both are the same object.
 
     Trained subword models are cached in `folder` for later runs.
 
@@ -105,7 +105,7 @@ def _subwords(sentences: Sequence[str], language: str, options: VocabularyOption
 
 
 def check_languages(name: str, known: Sequence[str], source: str, target: str) -> None:
-    """Raise DataError if `name` does not support the languages. If `known` is empty, any two languages are allowed."""
+    """Raise DataError if a corpus does not support the languages. An empty `known` allows any two languages."""
     if source == target or (known and not {source, target} <= set(known)):
         has = f"it has {', '.join(known)}" if known else "set two different languages"
         raise DataError(f"{name} has no translations from {source} to {target}: {has}")

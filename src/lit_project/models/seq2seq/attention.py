@@ -9,8 +9,8 @@ def attention_weights(scores: Tensor, mask: Tensor) -> Tensor:
     """Return the softmax over the source tokens (last dimension) in float32 or better. Masked weights are 0.
 
     Args:
-        scores: real numbers `(…, T, S)`.
-        mask: bool, broadcastable to the scores, true for tokens and false for padding. Each row needs a token.
+        scores: unnormalised scores `(…, T, S)`.
+        mask: bool, broadcastable to the scores, true for tokens and false for padding. Each row must contain a token.
     """
     return at_least_float32(scores).masked_fill(~mask, float("-inf")).softmax(dim=-1)  # Half precision is too coarse.
 
@@ -19,7 +19,7 @@ class Attention(nn.Module):
     """Base class for attention. The score is a dot product by default. Subclasses override `keys` or `scores`."""
 
     def keys(self, states_BSD: Tensor) -> Tensor:
-        """Return the keys `(B, S, K)` that queries are compared with. They are computed once per source."""
+        """Return the keys `(B, S, K)` that queries are compared with, computed once per source."""
         return states_BSD
 
     def scores(self, query_BTH: Tensor, keys_BSK: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ class Memory(NamedTuple):
     Attributes:
         states: encoder states `(B, S, D)`.
         mask: bool `(B, S)`, true for tokens and false for padding.
-        keys: attention keys `(B, S, K)`, computed once per sentence. For a Transformer, they are the concatenated keys
-            and values of all decoder layers.
+        keys: attention keys `(B, S, K)`, computed once per sentence. A Transformer concatenates the keys and values
+            of all decoder layers.
         final: final encoder state, which initializes the decoder. It is a tuple of batch-first tensors or None.
     """
 
@@ -83,7 +83,7 @@ class Seq2Seq(nn.Module):
     """
 
     shared_embeddings = False
-    # Name prefixes of weights with one row per token in a vocabulary.
+    # Weights whose names start with these prefixes have one row per token of the vocabulary.
     vocabulary_weights: ClassVar[dict[str, tuple[str, ...]]] = {
         "source": ("source_embedding.", "encoder.embedding."),
         "target": ("target_embedding.", "output."),

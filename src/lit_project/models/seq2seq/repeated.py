@@ -10,8 +10,8 @@ from torch.autograd import Function
 class Repeated:
     """The product x M with a matrix M that is used in each step of a loop.
 
-    Autograd would compute a gradient of M in each step and add them up. A single product over all steps is faster and
-    needs less memory traffic, because d/dM = [x_1, x_2, …]ᵀ [g_1, g_2, …]. Only one backward pass is supported.
+    Autograd would compute one gradient of M per step and sum these gradients. A single product over all steps is faster
+    and needs less memory traffic, because d/dM = [x_1, x_2, …]ᵀ [g_1, g_2, …]. Only one backward pass is supported.
 
     Args:
         matrix: M, `(..., K, L)`. Inputs x have shape `(..., N, K)` and are cast to the dtype of M.
@@ -30,7 +30,7 @@ class Repeated:
 
 
 class _Gradient(Function):
-    """The gradient of M. It outputs a zero that all products depend on, so that its backward pass runs last."""
+    """Autograd node for the gradient of M. Its backward pass runs last, because all products depend on its output."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, steps: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -45,7 +45,7 @@ class _Gradient(Function):
 
 
 class _Product(Function):
-    """The product x M. It stores the factors of the gradient with respect to M, which `_Gradient` multiplies."""
+    """The product x M. Its backward pass stores the factors of M's gradient, and `_Gradient` multiplies them."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, matrix: Tensor, zero: Tensor, steps: list[tuple[Tensor, Tensor]]) -> Tensor:

@@ -32,7 +32,7 @@ def recurrent(cell: Cell, input_size: int, hidden_size: int, layers: int, dropou
 def recurrence(rnn: Any, x: Any, *state: Tensor) -> tuple[Any, tuple[Tensor, ...]]:
     """Run an RNN and return its outputs and final states. `x` may be a packed sequence.
 
-    A state consists of the hidden state and, for an LSTM, the cell state. Both have shape `(layers, B, H)`. If CUDA
+    A state consists of the hidden state and, for an LSTM, the cell state, with shape `(layers, B, H)` each. If CUDA
     autocast is set to bfloat16, the RNN runs in float32, because autocast would run it in float16.
     """
     given = (state if len(state) > 1 else state[0],) if state else ()
@@ -138,7 +138,7 @@ class RNNDecoder(nn.Module):
 
 
 class AttentionAfter(RNNDecoder):
-    """Decoder with an RNN that only processes the target. Then, each state attends to the source (Luong et al., 2015).
+    """Decoder whose RNN only processes the target. Each of its states then attends to the source (Luong et al., 2015).
 
     The attention does not affect the next step, so a teacher-forced target needs a single RNN call. The decoder
     supports dot and general attention, or no attention (Sutskever et al., 2014).
@@ -219,8 +219,8 @@ class RNNSeq2Seq(Seq2Seq):
         decoder_layers: number of decoder layers.
         bidirectional: use a bidirectional encoder.
         cell: `gru` or `lstm`.
-        attention: `none`, `location` (classic tutorial), `additive` (Bahdanau), `dot` or `general` (Luong). The last
-            two process all tokens at once and are therefore faster. `dot` requires a unidirectional encoder.
+        attention: `none`, `location` (classic tutorial), `additive` (Bahdanau), `dot` or `general` (Luong). `dot`
+            and `general` process all tokens at once and are therefore faster. `dot` requires a unidirectional encoder.
         bridge: initial decoder state, `linear` (tanh of a linear map of the encoder's final state), `copy` (the final
             state itself, which requires the same sizes and number of layers) or `zero`.
         tied_embeddings: share the weights between the output layer and the target embedding (Press & Wolf, 2017).
@@ -274,7 +274,7 @@ class RNNSeq2Seq(Seq2Seq):
         elif bridge == "copy" and (encoder_layers, state_size) != self.decoder_shape:
             raise ValueError(
                 f"bridge 'copy' requires equal sizes: the encoder has {encoder_layers} layer(s) of size {state_size}, "
-                f"the decoder has {decoder_layers} of {hidden_size}; use 'linear' or bidirectional: false"
+                f"but the decoder has {decoder_layers} of size {hidden_size}. Use 'linear' or bidirectional: false"
             )
         output_size = embedding_size if tied_embeddings else hidden_size
         attention_layer: Attention | None = None
@@ -301,7 +301,7 @@ class RNNSeq2Seq(Seq2Seq):
     def start(self, memory: Memory) -> Any:
         """Return the decoder's initial hidden (and LSTM cell) state `(B, layers, H)`."""
         finals = memory.final
-        if self.bridge_kind == "linear":  # This uses only the top layer.
+        if self.bridge_kind == "linear":  # Only the top layer of the encoder is used.
             parts = [torch.tanh(layer(final[:, -1])) for layer, final in zip(self.bridge, finals, strict=True)]
             finals = tuple(part.unflatten(1, self.decoder_shape) for part in parts)
         elif self.bridge_kind == "zero":

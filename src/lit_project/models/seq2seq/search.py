@@ -10,7 +10,7 @@ from lit_project.models.losses import at_least_float32
 from lit_project.models.seq2seq.base import Memory, Seq2Seq, select
 from lit_project.text.tokens import BOS, EOS, PAD
 
-MOST_HYPOTHESES = 1000  # This bounds memory and time. The best beam sizes are much smaller.
+MOST_HYPOTHESES = 1000  # This limits memory and time. Useful beam sizes are much smaller.
 ROWS_ON_CPU, ROWS = 320, 8192  # number of hypotheses per batch; on a CPU, 320 fit in the cache
 
 
@@ -24,7 +24,7 @@ class Decoding:
             favours short translations. With 1, the score is the mean log-probability per token.
         n_best: number of translations returned per sentence, at most `beam_size`. The best translation is first.
         no_repeat_ngram: size of n-grams that may not occur twice in a translation; 0 allows repetitions.
-        max_length_ratio: maximum number of tokens per source token. `max_length_extra` is added to this limit.
+        max_length_ratio: maximum number of target tokens per source token. `max_length_extra` is added to this limit.
         max_length_extra: number of additional tokens that are always allowed, including EOS.
 
     Raises:
@@ -57,8 +57,8 @@ class Decoding:
     def search(self, net: Seq2Seq, source_BS: Tensor, lengths_B: Tensor) -> list[list["Hypothesis"]]:
         """Return the `n_best` translations of each source, or only `NOTHING` if their probabilities are not finite.
 
-        Sentences of similar length are decoded together, and finished sentences are dropped from the batch. The other
-        sentences in a batch only affect rounding.
+        Sentences of similar length are decoded together, and finished sentences are dropped from the batch. The
+        composition of a batch only affects rounding.
         """
         lengths_B = lengths_B.cpu()  # The lengths are usually on the CPU already.
         rows = ROWS_ON_CPU if source_BS.device.type == "cpu" else ROWS

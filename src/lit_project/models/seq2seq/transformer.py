@@ -16,7 +16,7 @@ from lit_project.text.tokens import PAD
 
 
 def project(attention: nn.MultiheadAttention, x_BTD: Tensor, first: int, last: int) -> Tensor:
-    """Return the query (0), key (1) and value (2) projections from `first` to `last - 1`, joined, `(B, T, n × D)`."""
+    """Return the projections numbered `first` to `last - 1`, `(B, T, n × D)`. Query is 0, key is 1 and value is 2."""
     assert attention.in_proj_weight is not None
     rows = slice(first * attention.embed_dim, last * attention.embed_dim)
     return F.linear(x_BTD, attention.in_proj_weight[rows], attention.in_proj_bias[rows])
@@ -38,7 +38,7 @@ def attend(
         seen_BSX: concatenated projected keys and values, where X = 2 D.
         mask: true where attention is allowed, broadcastable to `(B, heads, T, S)`. None allows all attention.
         need_weights: whether to return attention weights, which requires a mask.
-        causal: whether token t attends only to tokens up to t. Cannot be combined with `mask`, but is faster.
+        causal: whether token t attends only to tokens up to t. This is faster than `mask`, which must be None.
     """
     query, key, value = (
         x.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for x in (query_BTD, *seen_BSX.chunk(2, dim=-1))
@@ -55,8 +55,8 @@ def attend(
 class EncoderLayer(nn.Module):
     """Self-attention and a feed-forward network, both with pre-norm. See `DecoderLayer` for the arguments.
 
-    The results are the same as with `nn.TransformerEncoderLayer`, but this layer is faster. `nn.MultiheadAttention`
-    fills and adds separate tensors for query, key and value in its backward pass.
+    The results are the same as with `nn.TransformerEncoderLayer`, but this layer is faster, because
+    `nn.MultiheadAttention` fills and adds separate tensors for query, key and value in its backward pass.
     """
 
     def __init__(self, size: int, heads: int, feedforward_size: int, dropout: float) -> None:
@@ -182,14 +182,14 @@ class TransformerSeq2Seq(Seq2Seq):
             self.output.weight = self.target_embedding.weight
 
     def blocks(self) -> list[nn.Module]:
-        """Return the layers for FSDP2. Each of them runs once per forward pass, and is unsharded only at that time."""
+        """Return the layers for FSDP2. Each layer runs once per forward pass, and is unsharded only at that time."""
         return [*self.encoder, *self.decoder]
 
     def tensor_parallel_plan(self) -> dict[str, ParallelStyle]:
-        """Split the first feed-forward layer by its outputs and the second by its inputs (Shoeybi et al., 2019).
+        """Shard the outputs of the first feed-forward layer and the inputs of the second (Shoeybi et al., 2019).
 
-        Attention is not split, because `nn.MultiheadAttention` stores the query, key and value projections of all heads
-        in one matrix. Embeddings are not split, because other layers share them.
+        Attention is not sharded, because `nn.MultiheadAttention` stores the query, key and value projections of all
+        heads in one matrix. Embeddings are not sharded, because other layers share them.
         """
         return {
             f"{stack}.{number}.feedforward.{part}": style

@@ -15,7 +15,7 @@ from lit_engine.errors import UserError, first_of
 from lit_engine.run.directory import RunDir
 from lit_project.text.files import lines_of, read_lines
 
-if TYPE_CHECKING:  # torch is imported only with the checkpoint, so `--help` and error messages appear immediately.
+if TYPE_CHECKING:  # torch is imported only to load the checkpoint, so `--help` and error messages appear immediately.
     from lit_project.models.seq2seq.search import Decoding
     from lit_project.tasks.translation.task import Translation, Translator
 
@@ -26,8 +26,8 @@ def option_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("text", nargs="*", metavar="TEXT", help="A sentence, in quotes.")
     add("--run", metavar="DIR", help="The run that contains the checkpoint.")
-    add("--ckpt_path", metavar="best|last|average|PATH", help="The checkpoint; default: best. A PATH needs no --run.")
-    add("--input", metavar="FILE", help="A UTF-8 text file with one sentence per line. Can be compressed (.gz).")
+    add("--ckpt_path", metavar="best|last|average|PATH", help="Checkpoint; default: best. For PATH, --run is optional.")
+    add("--input", metavar="FILE", help="A UTF-8 text file with one sentence per line, plain or compressed (.gz).")
     add("--output", metavar="FILE", help="The output file; default: standard output.")
     add("--beam_size", type=int, metavar="N", help="Hypotheses per step (1 for greedy search); default: as in the run.")
     add("--n_best", type=int, metavar="N", default=1, help="Translations per sentence, with scores; default: 1.")
@@ -50,7 +50,7 @@ def translate(args: Sequence[str]) -> int:
     """
     options = option_parser().parse_intermixed_args(list(args))
     on_terminal = not options.text and options.input is None and sys.stdin.isatty()
-    # Report mistakes first, because loading the checkpoint takes longer.
+    # Check the input first, because loading the checkpoint takes longer.
     sentences = [] if on_terminal else sentences_of(options)
     if options.attention is not None and len(sentences) != 1:
         raise UserError(f"--attention draws one sentence, but got {len(sentences)}")
@@ -151,7 +151,7 @@ def translated(
 
 
 def write(found: Sequence[Sequence[Translation]], output: str | None, scores: bool) -> None:
-    """Write the best translation of each sentence. With `scores`, write all, and empty lines between sentences.
+    """Write each sentence's best translation. With `scores`, write all translations and a blank line between sentences.
 
     Raises:
         UserError: the file cannot be written.

@@ -22,7 +22,7 @@ SATURATED = 1e4  # In float32, sigmoid(1e4) is 1 and sigmoid(-1e4) is 0.
 class Unpacked(nn.Module):
     """An `RNNEncoder` that does not use packed sequences, because export formats do not support them.
 
-    Each layer gets an extra input, which is 1 for padding. It saturates the gates, so that the state stays the same.
+    Each layer gets an extra input, which is 1 for padding and saturates the gates, so that the state stays the same.
     Padding then affects neither the final state of the forward direction nor the start of the backward direction.
     """
 
@@ -53,7 +53,7 @@ class Unpacked(nn.Module):
                 x_BSD, hidden, *cell = torch.lstm(inputs, (zeros, zeros), weights, True, 1, 0.0, False, both, True)
             else:
                 (x_BSD, hidden), cell = torch.gru(inputs, zeros, weights, True, 1, 0.0, False, both, True), []
-            # Read the last forward output at its position, because the output gate of an LSTM is not saturated.
+            # Read the forward output at each last token, because the output gate of an LSTM is not saturated.
             forward = x_BSD.gather(1, last_B11.expand(-1, 1, x_BSD.shape[2]))[:, 0, :size]
             finals.append((torch.cat([forward[None], hidden[1:]]), *cell))
         states_BSD = encoder.norm(x_BSD * (1 - padding_BS1))
@@ -85,7 +85,7 @@ def exported(task: Translator, batch: Any) -> Exported:
     """Return the encoder, one decoder step, and a script that translates with them.
 
     `encoder` maps padded `source` tokens `(B, S)` to `states`, `mask`, `keys` (if used) and the initial state
-    (`state_0`…). `step` maps a `token` `(B, 1)` and these outputs to `logits` `(B, V)` and the next state (`next_0`…).
+    (`state_0`…). `step` maps a `token` `(B, 1)` and encoder outputs to `logits` `(B, V)` and a new state (`next_0`…).
     """
     net = copy(task.net)
     net._modules = dict(net._modules)

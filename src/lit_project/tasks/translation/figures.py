@@ -33,8 +33,8 @@ def attention_map(
 
     Args:
         weights_TS: attention weights `(T, S)`. Each row sums to 1.
-        source_pieces: S labels in the order of the sentence.
-        target_pieces: T labels in the order of the translation.
+        source_pieces: labels of the S source tokens, in sentence order.
+        target_pieces: labels of the T target tokens, in sentence order.
         title: figure title, which is drawn as plain text.
     """
     rows, columns = weights_TS.shape
@@ -84,7 +84,7 @@ class Translations(Callback):
     During training, it draws attention maps of the first validation sentences (`figures/attention/epochNNN_K.png`).
     Epochs are counted from 0, as in checkpoint names. After `validate` and `test`, it writes
     `figures/SPLIT_attention_K.png`, `figures/SPLIT_bleu_by_length.png` and `predictions/SPLIT_samples.json`, with the
-    best, worst and some random translations. TensorBoard and W&B receive the figures, and W&B also the tables.
+    best, worst and some random translations. TensorBoard and W&B receive the figures, and W&B also receives the tables.
 
     Args:
         sentences: number of sentences with an attention map; 0 for none.
@@ -127,7 +127,7 @@ class Translations(Callback):
                 self._draw_epoch(trainer, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw attention maps of the last epoch. It is only known now, because training may stop early."""
+        """Draw attention maps of the last epoch, which is not known earlier because training may stop early."""
         self._draw_epoch(trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

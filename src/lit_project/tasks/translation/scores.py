@@ -40,7 +40,7 @@ def first_of_each_source(rows: Sequence[Row]) -> list[Row]:
 
 
 def scores(rows: Sequence[Row], language: str) -> tuple[dict[str, float], dict[str, str]]:
-    """Return scores from 0 to 100 for the hypotheses, and sacrebleu's signatures, both by metric name."""
+    """Return each metric's score (0 to 100) and sacrebleu's signature, as two dictionaries."""
     once = first_of_each_source(rows)
     hypotheses, references = [row.hypothesis for row in once], [row.text.references for row in once]
     found = corpus_scores(hypotheses, references, language)

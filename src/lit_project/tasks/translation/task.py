@@ -32,7 +32,7 @@ class Translation(NamedTuple):
     Attributes:
         text: the translation as text.
         score: the score used for ranking. Higher scores are better.
-        log_probability: sum of the log-probabilities of its tokens.
+        log_probability: sum of the log-probabilities of the tokens.
         tokens: token ids in the target vocabulary.
     """
 
@@ -66,9 +66,9 @@ class Translator(Task):
     `val` and `test` log `loss` (without label smoothing), `perplexity` and `token_accuracy` with the true tokens as
     input. They also translate the sources and log the following scores of detokenised, cased text:
 
-    - `bleu` and `chrf` use each source once with all its references. Their signatures are in metrics.json.
-    - `bleu_single` and `chrf_single` use each pair with its own reference, if sources have several references.
-    - `bleu_lowercase` is lower-cased and tokenised by Moses, as in published Multi30k results.
+    - `bleu` and `chrf` use each source once with all its references. metrics.json contains the signatures.
+    - If sources have several references, `bleu_single` and `chrf_single` use each pair with its own reference.
+    - `bleu_lowercase` is computed from lower-cased text with Moses tokens, as in published Multi30k results.
     - `bleu_copy` and `chrf_copy` are baselines that output the source itself. `bleu_memory` and `chrf_memory` output
       the source's most frequent translation in the training set, or nothing if the source does not occur there.
 
@@ -77,15 +77,15 @@ class Translator(Task):
         optimizer: creates the optimizer for the parameters.
         vocabularies: plain data for converting text to tokens and back. Set from the data and stored in the checkpoint.
         label_smoothing: fraction of the target that is spread evenly over the vocabulary (Szegedy et al., 2016).
-        teacher_forcing_ratio: probability that the decoder's input in training is the true token and not its own
+        teacher_forcing_ratio: probability that the decoder receives the true token in training and not its own
             prediction (scheduled sampling, Bengio et al., 2015). Either a number, or a list of [optimizer step, ratio]
             such as [[0, 1.0], [5000, 0.5]], which is interpolated linearly.
-        r_drop: α of R-Drop (Liang et al., 2021), such as 5. Default: 0, which turns it off. Each batch runs twice with
+        r_drop: α of R-Drop (Liang et al., 2021), such as 5. Default: 0 (off). Each batch runs twice with
             different dropout, and α/4 times the symmetric KL divergence of both predictions is added to the mean loss.
             This doubles time and memory.
-        decoding: search options for `validate`, `test`, `predict` and `translate`. Default: beam search of size 5.
+        decoding: search options for `validate`, `test`, `predict` and `translate`. Default: a beam of size 5.
         validation_decoding: search options for validation during training. Default: greedy search.
-        **kwargs: `schedulers`, `parameter_groups`, `compile` and `metrics` of `Task`.
+        **kwargs: the arguments `schedulers`, `parameter_groups`, `compile` and `metrics` of `Task`.
 
     Raises:
         ValueError: a ratio is outside [0, 1], steps are not ascending, or the model shares embeddings but the
@@ -181,7 +181,7 @@ class Translator(Task):
         correct = (is_best(logits_BTV.detach(), labels_BT) & known_BT).sum()
         if not r_drop:
             return self.step(loss_sum / tokens, tokens, loss=loss_sum, token_accuracy=correct)
-        # Both copies of each token contribute to the loss, but it counts once.
+        # Both copies of each token contribute to the loss, but each token counts only once.
         penalty = r_drop / 2 * (divergence(logits_BTV) * real_BT.chunk(2)[0]).sum()
         mean = (loss_sum + penalty) / tokens
         return self.step(mean, tokens // 2, loss=loss_sum / 2, token_accuracy=correct / 2)
@@ -241,7 +241,7 @@ class Translator(Task):
         return exported(self, batch)
 
     def served(self, text: str) -> dict[str, Any]:
-        """Return a translation with score, notes (on unknown words and truncation) and attention map for `serve`."""
+        """Return a translation with its score, notes (unknown words and truncation) and attention map for `serve`."""
         from lit_project.tasks.translation.command import translated
         from lit_project.tasks.translation.figures import attention_map
 
@@ -333,5 +333,5 @@ class Translator(Task):
         there, here = theirs["languages"], self.vocabularies["languages"]
         if there != here:
             raise CheckpointError(
-                f"the checkpoint translates from {there[0]} to {there[1]}, but the data are {here[0]} to {here[1]}"
+                f"the checkpoint translates from {there[0]} to {there[1]}, but the data require {here[0]} to {here[1]}"
             )

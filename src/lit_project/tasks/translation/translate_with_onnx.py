@@ -1,4 +1,4 @@
-"""Translates its arguments or stdin. Needs numpy, onnxruntime and, for subwords, sentencepiece."""
+"""Translates the arguments or stdin. This script requires numpy, onnxruntime and, for subwords, sentencepiece."""
 
 import base64
 import json

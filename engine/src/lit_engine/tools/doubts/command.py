@@ -16,7 +16,7 @@ from lit_engine.project import program
 from lit_engine.tools.json_output import HELP, json_document
 from lit_engine.tools.runs.command import write
 
-# Maps each reason in the table to its section title and to the number of rows that form one entry.
+# Maps each reason in the table to a section title and the number of rows per entry.
 REASONS = {
     "label": ("Likely label errors", 1),
     "different labels": ("Near-duplicates with different labels", 2),

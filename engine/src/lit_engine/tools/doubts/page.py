@@ -1,4 +1,4 @@
-"""Builds the HTML page that `doubts` writes. Images are shown in galleries, and other samples in tables."""
+"""Builds the HTML page that `doubts` writes. Images are shown in galleries, and all other data in tables."""
 
 import io
 from collections import Counter
@@ -17,9 +17,10 @@ SHOWN = 60  # maximum number of samples or pairs in each section
 ABOUT = {
     "label": "Samples are ranked by the label's probability, according to networks that were not trained on them. "
     "Confident learning estimates how many labels are wrong (Northcutt et al., 2021).",
-    "different labels": "In each pair, at least one label is wrong, or the classes overlap. Closest pairs first.",
+    "different labels": "In each pair, at least one label is wrong, or the classes overlap. "
+    "The closest pairs come first.",
     "different folds": "One sample of each pair is tested while the other is used for training. "
-    "This makes test scores too high. Closest pairs first.",
+    "This makes test scores too high. The closest pairs come first.",
 }
 
 

@@ -47,7 +47,7 @@ def read_samples(folder: Path) -> Samples:
     """Read the samples of a cross-validation, and predict their classes.
 
     Raises:
-        UserError: the runs are incomplete, files cannot be read, or the task does not predict single classes.
+        UserError: the runs are incomplete, files cannot be read, or the task is not single-label classification.
     """
     folds = _runs_by_fold(folder)
     rows: list[dict[str, Any]] = []
@@ -95,7 +95,7 @@ def _runs_by_fold(folder: Path) -> list[list[Path]]:
 
 
 def _unreadable(runs: list[RunDir]) -> list[str]:
-    """Return the unreadable data files of the first existing run. All runs use the same files."""
+    """Return the data files that cannot be read. All runs use the same files, so the first existing run is enough."""
     data: Any = next((_set_up(load_data(run), "fit") for run in runs if run.config_file.exists()), None)
     found = []
     for split in SPLITS if data else ():
@@ -110,7 +110,7 @@ def _set_up(data: Any, stage: str) -> Any:
     data.prepare_data()
     data.setup(stage)
     if not hasattr(data, "class_names") or any(classes_of(split) is None for split in data.splits.values()):
-        raise UserError(f"doubts needs a single class for each sample, which {type(data).__name__} does not provide")
+        raise UserError(f"doubts needs one class label per sample, which {type(data).__name__} does not provide")
     return data
 
 

@@ -10,18 +10,18 @@ Integers = NDArray[np.integer[Any]]
 
 # Near-duplicates are closer than this fraction of the median nearest-neighbour distance. cleanlab uses the same value.
 NEAR = 0.13
-BLOCK = 1024  # number of samples compared with all others at a time
+BLOCK = 1024  # number of samples that are compared with all others at once
 
 
 def label_errors(probabilities: Floats, labels: Integers) -> tuple[Integers, int]:
     """Rank samples by the probability of their label, and estimate the number of errors by confident learning.
 
-    A sample is confidently assigned to a class if the class's probability is at least its mean over the samples with
-    this label. A sample counts as an error if neither its most probable confident class nor its most probable class is
-    the label (Northcutt et al., 2021). In cleanlab, this combination is called `low_self_confidence`.
+    Class k is a candidate for a sample if the sample's probability of k is at least the mean probability of k over all
+    samples labelled k. A sample counts as an error if its label is neither the most probable class nor the most
+    probable candidate (Northcutt et al., 2021). cleanlab calls this method `low_self_confidence`.
 
     Args:
-        probabilities: probabilities `(N, K)` from models that were not trained on the sample.
+        probabilities: probabilities `(N, K)`, each predicted by a model that was not trained on the sample.
         labels: classes `(N,)`.
 
     Returns:
@@ -37,9 +37,9 @@ def label_errors(probabilities: Floats, labels: Integers) -> tuple[Integers, int
 
 
 def near_duplicates(features: Floats, labels: Integers, folds: Integers) -> list[tuple[int, int, float]]:
-    """Return near-duplicate pairs with different labels or folds and their distances, sorted by distance.
+    """Return pairs of near-duplicates that differ in label or fold, and their distances. The closest pairs come first.
 
-    The distance is 1 − cosine similarity. For each sample, only the closest match counts.
+    The distance is 1 − cosine similarity. Each sample is only paired with its closest match.
 
     Args:
         features: features `(N, D)` from a single network.

@@ -32,7 +32,7 @@ def _call_quietly(what: str, make: Callable[[], Any]) -> Any:
             stack.enter_context(redirect_stderr(io.StringIO()))  # on failure, torch prints the whole graph
             stack.callback(logging.disable, logging.root.manager.disable)
             logging.disable(logging.WARNING)
-            for context in recurrences_as_loops():  # torch.onnx also needs recurrences as loops
+            for context in recurrences_as_loops():  # needed by both torch.export and torch.onnx
                 stack.enter_context(context)
             return make()
     except Exception as error:  # a user's model can raise any exception

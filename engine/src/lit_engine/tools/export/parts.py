@@ -23,7 +23,7 @@ class Part(nn.Module):
             loop over a free axis.
         inputs: example tensors, keyed by name. Only the shapes and types matter.
         outputs: names of the outputs.
-        free: maps an input to the names of its leading axes that may have any length (`batch` by default).
+        free: maps an input to the space-separated names of its leading axes whose length may vary (default: `batch`).
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class Exported:
 
     Args:
         parts: the exported functions, keyed by file name without the extension.
-        difference: function that returns the largest difference between the files' outputs and the rows of `predict`.
+        difference: function that returns the largest difference between the files' outputs and rows from `predict`.
         unit: unit of the difference.
-        about: plain data for users of the files. Hyperparameters that the task receives from the data are added.
+        about: JSON data that describes the model. Hyperparameters that the task receives from the data are added.
         with_onnx: contents of additional files to use with the ONNX files, keyed by file name.
     """
 

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from lit_engine.tools.pages.html import Html
 
-# A random search maximized the smallest CIEDE2000 distance between any two colours, with and without simulated
-# protanopia and deuteranopia. The distance is 15.4. The contrast to light and dark pages is at least 3 : 1.
+# A random search maximized the smallest CIEDE2000 distance between any two colours.
+# The distance is at least 15.4, with and without simulated protanopia and deuteranopia.
+# The contrast with light and dark pages is at least 3 : 1.
 COLOURS = ("#2d4bff", "#ff5a0f", "#00785a", "#a53c87", "#6996d2", "#c32d0f", "#2da596", "#ff4b87")
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
-GREY = "#888"  # for all further series
+GREY = "#888"  # the colour of any additional series
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 420, 270, 58, 14, 28, 42
 
 STYLE = """<style>
@@ -149,7 +150,7 @@ class Axis:
         return self.start + part * (self.end - self.start)
 
     def ticks(self, most: int) -> list[float]:
-        """Return about `most` round values in the range."""
+        """Return about `most` tick values, which are round numbers."""
         low, high = (10**self.low, 10**self.high) if self.log else (self.low, self.high)
         if self.log:
             decades = range(math.floor(self.low), math.ceil(self.high) + 1)
@@ -166,7 +167,7 @@ class Axis:
 
 
 def positions(values: Sequence[object]) -> tuple[list[float], bool, list[str]]:
-    """Return the positions of an option's values on an axis, whether the axis is logarithmic, and its categories."""
+    """Return the axis positions of an option's values, whether to use a logarithmic axis, and the category names."""
     numeric = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
     if len(numeric) == len(values):
         return numeric, min(numeric) > 0 and max(numeric) >= 10 * min(numeric), []

@@ -21,7 +21,7 @@ from lit_engine.callbacks.drawing import CHART
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Cell = str | tuple[str, float | None]  # the displayed text, or a pair of displayed text and sort key
+Cell = str | tuple[str, float | None]  # the displayed text, optionally with a sort key
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1c2128; --soft: #59636e; --line: #d8dee4; --back: #fff; --band: #f3f5f7;
@@ -86,7 +86,7 @@ for (const button of document.querySelectorAll("th button")) button.onclick = ()
 
 
 def page(title: str, parts: Iterable[str], footer: str = "", script: str = "") -> str:
-    """Return the HTML of a page from `parts` built by the functions below. A `script` may call the page's server."""
+    """Return an HTML page with `parts` built by the functions below. The `script` may send requests to the server."""
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
     policy += "; connect-src 'self'" if script else ""
     return "\n".join(
@@ -177,7 +177,7 @@ def samples(images: Iterable[tuple[bytes, str]]) -> str:
 
 
 def paragraph(text: str, soft: bool = False) -> str:
-    """Return a paragraph. A soft paragraph is shown in a muted colour."""
+    """Return a paragraph, which is shown in a muted colour if it is `soft`."""
     kind = ' class="soft"' if soft else ""
     return f"<p{kind}>{escape(text)}</p>"
 

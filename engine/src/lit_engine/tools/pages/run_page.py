@@ -42,7 +42,7 @@ from lit_engine.tools.pages.intervals import RESAMPLES, averages, wilson
 from lit_engine.tools.runs.columns import duration, number
 from lit_engine.tools.runs.reading import FACTS, Run, numbers, parts_of
 
-MOST_PAIRS, MOST_PER_FOLDER = 12, 4  # maximum numbers of confused pairs and of figures per subfolder
+MOST_PAIRS, MOST_PER_FOLDER = 12, 4  # maximum number of confused pairs, and of figures per subfolder
 SIZES = ("samples", "tokens", "pixels", "dataset_size")
 MARK = "rewrites this file after each fit and test. Remove this line to keep your edits. -->"
 
@@ -96,12 +96,12 @@ def render_page(run: Run) -> str:
 
 
 def _hyperparameters(run: Run) -> list[list[Cell]]:
-    """Return the options whose configured values differ from the defaults of Lightning and the classes."""
+    """Return the configured options that differ from the default arguments of the Trainer and other classes."""
     from lightning.pytorch import Trainer
 
     defaults = {f"trainer.{name}": one.default for name, one in signature(Trainer).parameters.items()}
     defaults |= {f"trainer.{name}": "auto" for name in ("accelerator", "strategy", "devices")}
-    defaults["trainer.enable_model_summary"] = False  # the default of the command line
+    defaults["trainer.enable_model_summary"] = False  # the command line's default
     unset: tuple[Any, ...] = (None, [], {}, "")
     config = RunDir(run.path).config() if RunDir(run.path).config_file.is_file() else {}
     options = dict(options_of(_without_defaults(config)))
@@ -114,7 +114,7 @@ def _hyperparameters(run: Run) -> list[list[Cell]]:
 
 
 def _without_defaults(value: Any) -> Any:
-    """Remove the default arguments from a config, for classes whose packages have been imported."""
+    """Remove arguments with default values from a config. Classes from packages that are not imported are skipped."""
     if isinstance(value, list):
         return [_without_defaults(one) for one in value]
     if not isinstance(value, dict):
@@ -241,8 +241,9 @@ def _averages(confusion: Mapping[str, Mapping[str, int]], title: str) -> Iterato
     yield heading("Averages", 3, title) + table(["average", "precision", "recall", "F1"], rows)
     yield paragraph(
         f"Accuracy {accuracy[0]:.4f} ({accuracy[1]:.4f} – {accuracy[2]:.4f}). "
-        f"The 95 % confidence intervals in parentheses are based on {count:,} samples (Wilson score for the accuracy, "
-        f"{RESAMPLES:,} bootstrap resamples for the averages). They do not include the variation between seeds.",
+        f"The 95 % confidence intervals in parentheses are based on {count:,} samples. "
+        f"The accuracy uses the Wilson score, and the averages use {RESAMPLES:,} bootstrap resamples. "
+        "The intervals do not include the variation between seeds.",
         soft=True,
     )
 

@@ -48,7 +48,7 @@ def checkout(run: RunDir, git: Mapping[str, Any], folder: Path) -> Iterator[Code
     try:
         if any(line.startswith("diff --git ") for line in changes):
             _git(run, tree, "apply", str(patch.absolute()))
-        inside = tree / package.relative_to(root)  # does not exist if the package is installed as a wheel
+        inside = tree / package.relative_to(root)  # missing if the package is installed as a wheel
         inside = inside if inside.is_dir() else tree / "src" / package.name
         if not inside.is_dir():
             raise impossible(run, f"the commit has no package {package.name}")
@@ -72,8 +72,8 @@ def checkout(run: RunDir, git: Mapping[str, Any], folder: Path) -> Iterator[Code
 def create_environment(run: RunDir, recorded: Mapping[str, str | None], project: Path, folder: Path) -> Path:
     """Create a virtual environment with uv, and return its interpreter.
 
-    The environment contains the project and the recorded versions. All other packages have the versions in the
-    project's requirements.lock.
+    The environment contains the project and the recorded package versions. All other packages have the versions in
+    the project's requirements.lock.
 
     Raises:
         UserError: uv is not installed or fails, for example because there is no network.

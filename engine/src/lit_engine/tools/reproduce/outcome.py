@@ -104,7 +104,7 @@ def _relative(before: str, now: str, largest: float) -> float:
     """Return the relative difference between two unequal values, which is infinite unless both values are finite."""
     try:
         size = abs(float(now) - float(before)) / max(largest, _size(now))
-    except (ValueError, ZeroDivisionError):  # text, or 0 and -0
+    except (ValueError, ZeroDivisionError):  # the values are text, or 0 and -0
         return math.inf
     return size if math.isfinite(size) else math.inf
 

@@ -2,5 +2,5 @@
 
 `reading` finds and reads runs, and `differences` finds differences between runs or groups. `columns` builds tables, and
 `report` builds the HTML page. `command` implements `compare`, and `listing` implements `runs`. `verdict` implements
-`compare --test` with statistics of the predictions from `samples` and tests from `significance`.
+`compare --test`. `samples` computes statistics of predictions, and `significance` contains the tests.
 """

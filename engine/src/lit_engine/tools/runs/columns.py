@@ -26,7 +26,7 @@ class Column(NamedTuple):
     sds: Sequence[float] = ()  # standard deviations, if the rows are groups
 
     def is_constant(self) -> bool:
-        """Return whether several rows all have the same value, which makes the column redundant."""
+        """Return whether there are at least two rows and all have the same value. Such a column is redundant."""
         texts = [cell if isinstance(cell, str) else cell[0] for cell in self.cells]
         return len(texts) > 1 and len(set(texts)) == 1
 
@@ -60,7 +60,7 @@ def columns_of(found: Comparison, rows: Sequence[Row], keys: Sequence[str]) -> l
 
 
 def table_of(found: Comparison) -> list[Column]:
-    """Return a table with one row per run or group. A single group has one row per metric instead."""
+    """Return a table with one row per run or group. If there is only one group, return one row per metric."""
     if not found.over or len(found.rows) > 1:
         return columns_of(found, found.rows, found.keys)
     (group,) = found.rows
@@ -71,7 +71,7 @@ def table_of(found: Comparison) -> list[Column]:
 
 
 def in_terminal(columns: Sequence[Column]) -> list[str]:
-    """Return text lines with the columns that fit the terminal, and list the others. Redirected output has all."""
+    """Return table lines that fit the terminal, and a line of omitted columns. Redirected output has all columns."""
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
     shown: list[Column] = []
     for column in sorted(columns, key=lambda column: (column.is_constant(), column.rank)):
@@ -140,7 +140,7 @@ def number(value: float, sd: float = math.nan) -> str:
 
 
 def duration(seconds: float) -> Cell:
-    """Return a duration as text, such as `3 h 05 min`, and in seconds. For nan, the text is empty."""
+    """Return a duration as text, such as `3 h 05 min`, and in seconds. The text is empty for nan."""
     if math.isnan(seconds):
         return "", None
     minutes = round(seconds / 60)

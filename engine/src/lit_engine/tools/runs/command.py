@@ -27,11 +27,12 @@ def option_parser() -> argparse.ArgumentParser:
     parser = OptionParser("compare", what)
     add = parser.add_argument
     add("runs", nargs="+", metavar="RUN", help="run directories, glob patterns, or folders of runs, such as a sweep")
-    add("--over", nargs="+", default=[], metavar="KEY", help="average runs that differ only in these options "
-        "(such as seed_everything), and show the standard deviation")  # fmt: skip
+    add("--over", nargs="+", default=[], metavar="KEY",
+        help="average runs that differ only in these options, and show the standard deviation "
+        "(example: seed_everything)")  # fmt: skip
     add("--metric", nargs="+", default=[], metavar="NAME",
         help="metrics to show, such as accuracy (default: monitored metrics, and metrics that differ)")  # fmt: skip
-    add("--test", nargs="+", default=[], metavar="METRIC", help="test whether each other RUN is better than the first "
+    add("--test", nargs="+", default=[], metavar="METRIC", help="test whether each later RUN is better than the first "
         "(exit status 0 if better, 3 if not distinguishable, 4 if worse)")  # fmt: skip
     add("--csv", type=Path, metavar="FILE", help="also write the table to this file at full precision")
     add("--json", action="store_true", help=HELP)

@@ -26,7 +26,7 @@ class Row:
 
     @property
     def counted(self) -> list[Run]:
-        """The runs included in the statistics. In a group, only finished runs count."""
+        """The runs included in the statistics. Unfinished runs of a group are excluded."""
         return [run for run in self.runs if run.state == "finished"] if self.grouped else self.runs
 
     def metric(self, name: str) -> tuple[float, float, int]:
@@ -34,7 +34,7 @@ class Row:
         return mean_sd([run.metrics[name] for run in self.counted if name in run.metrics])
 
     def pooled(self, name: str) -> tuple[float, str, float] | None:
-        """Return the mean over all samples of several folds, with their unit (samples, tokens or pixels) and count."""
+        """Return a metric's sample-weighted mean over folds, the unit (samples, tokens or pixels) and the count."""
         runs = [run for run in self.counted if name in run.metrics]
         unit = next(
             (u for u in ("test/tokens", "test/pixels") if any(u in run.metrics for run in runs)), "test/samples"
@@ -156,8 +156,8 @@ def _known(what: str, names: Sequence[str], known: Iterable[str]) -> None:
 def differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
     """Return the keys whose values differ.
 
-    An option that exists in only some runs counts if it is a class in a list, such as a callback. Other options
-    in only some runs belong to a class that is itself reported, or did not exist in an earlier version.
+    An option that only some runs have is included if it is a class in a list, such as a callback. Any other option that
+    only some runs have belongs to a class that is already included, or did not exist in an older version.
     """
     found: list[str] = []
     for key in dict.fromkeys(key for one in options for key in one):

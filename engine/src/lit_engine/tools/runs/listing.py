@@ -79,9 +79,9 @@ def _columns(found: Sequence[Run], chosen: Sequence[str]) -> list[Column]:
 
 
 def _quality(run: Run, name: str) -> float:
-    """Return a sort key that places the best run by a metric first, and runs without the metric last.
+    """Return a sort key that sorts runs by a metric, best first. Runs without the metric come last.
 
-    If the name contains a stage, such as `val/loss`, only that stage counts.
+    If the name contains a stage, such as `val/loss`, only metrics of that stage are used.
     """
     stages = ("test", "val", "train") if name == base_of(name) else (stage_of(name),)
     found = next(filter(None, (counterpart(name, stage, run.metrics) for stage in stages)), None)

@@ -91,7 +91,7 @@ class Run:
 
 
 def lower_is_better(run: Run, name: str) -> bool:
-    """Return whether lower values of a metric are better. For metrics that are not monitored, the name decides."""
+    """Return whether lower values of a metric are better, inferred from the name unless the metric is monitored."""
     is_monitored = run.monitor is not None and base_of(run.monitor) == base_of(name)
     return not run.maximize if is_monitored else bool(LOWER_IS_BETTER.search(name))
 
@@ -176,7 +176,7 @@ def numbers(section: Mapping[str, Any], stage: str = "") -> Numbers:
 def parts_of(section: Mapping[str, Any]) -> dict[str, Numbers]:
     """Return the metrics by class (`test/class_accuracy/cat`) or by length (the dictionary `bleu_by_length`).
 
-    Calibration by confidence is excluded, because a figure shows it.
+    Calibration by confidence is excluded, because it is shown in a figure.
     """
     found: dict[str, Numbers] = {}
     for name, value in section.items():

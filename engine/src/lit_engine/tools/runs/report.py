@@ -1,4 +1,4 @@
-"""Creates the page of a comparison, with tables, curves, and the largest gains and losses by class or length."""
+"""Creates a comparison page with tables, curves, and the largest gains and losses by class or length."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lit_engine.tools.pages.html import Cell, Html, heading, link, page, paragra
 from lit_engine.tools.runs.columns import Column, columns_of, labels, number, short_names, table_of
 from lit_engine.tools.runs.differences import Comparison, Row, mean_sd
 
-CHANGES = 6  # maximum numbers of gains and of losses
-PANELS = 4  # number of curves shown initially, and of metrics plotted for each option
+CHANGES = 6  # maximum number of gains and maximum number of losses
+PANELS = 4  # maximum number of metrics shown initially or plotted against an option
 POINTS = 100  # maximum number of points per curve
 X = ("epoch", "step", "minutes")
 ROUNDING = 1e-5  # smaller changes are float32 rounding errors
@@ -109,7 +109,7 @@ def _line(row: Row, metric: str, by: str, order: int, name: str) -> Series:
 
 
 def scatter(found: Comparison) -> list[str]:
-    """Return scatter plots of metrics against the options that differ. Each row of the table is a point."""
+    """Return scatter plots of metrics against the options that differ, with one point per table row."""
     metrics, names, panels = found.metrics[:PANELS], labels(found, found.rows), []
     if len(found.rows) < 3 or len(found.tasks) > 1:
         return []
@@ -133,7 +133,7 @@ def scatter(found: Comparison) -> list[str]:
 
 
 def changes(found: Comparison) -> dict[str, list[tuple[str, float, float, float]]]:
-    """Return the largest changes from the first to the second row for each kind of per-class or per-length metric.
+    """Return the largest changes from the first to the second row, keyed by the kind of per-class or per-length metric.
 
     Changes (name, old, new, difference) are sorted from gain to loss. The result is empty unless there are two rows.
     """

@@ -29,7 +29,7 @@ SHARED = ("target", "references", "source", "true/")  # columns that do not depe
 class Samples:
     """Statistics `(N, K)` of two models for the same samples, and a function that computes scores from their sums.
 
-    `values` contains each model's scores `(N,)` for single samples. If `is_binary`, these scores are 0 or 1, and the
+    `values` contains each model's score for every sample `(N,)`. If `is_binary`, the sample scores are 0 or 1, and the
     total score is their mean.
     """
 
@@ -58,7 +58,7 @@ class Table:
         self.names = list(rows[0]) if rows else []
 
     def column(self, *names: str) -> list[Any]:
-        """Return the first column in `names` that exists. Raises RunError if none exists or a value is missing."""
+        """Return the first column in `names` that exists. Raises RunError if no column exists or a value is missing."""
         name = next((name for name in names if name in self.names), None)
         if name is None:
             raise RunError(f"the predictions of {self.run.path} have no column {' or '.join(names)}")
@@ -113,8 +113,9 @@ def samples_of(metric: str, a: Table, b: Table) -> Samples:
         return _regression(kind, part, a, b)
     known = [*METRICS, *(name for name in a.names if name != "index" and not name.startswith(SHARED))]
     raise UserError(
-        f"--test {metric} cannot be computed from predictions{did_you_mean(metric, known)} (available: "
-        f"{', '.join(known)}); to test it over seeds, compare two folders of `{program()} repeat --seeds 1 2 3 4 5 6`"
+        f"--test {metric} cannot be computed from predictions{did_you_mean(metric, known)} "
+        f"(available: {', '.join(known)}); "
+        f"to test {metric} over seeds, compare two folders of `{program()} repeat --seeds 1 2 3 4 5 6`"
     )
 
 

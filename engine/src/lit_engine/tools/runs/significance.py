@@ -2,8 +2,8 @@
 
 `mcnemar` compares right and wrong answers to the same samples (McNemar 1947, exact). `resample` compares scores that
 depend on sums over samples, such as BLEU or F1 (Koehn 2004, Riezler & Maxwell 2005). `paired_runs` compares metrics of
-runs with the same seeds or folds by a t test, a permutation test, or the test of Nadeau & Bengio (2003). `holm` adjusts
-p-values for several comparisons (Holm 1979).
+runs with the same seeds or folds, using a t test, a permutation test, or the test of Nadeau & Bengio (2003). `holm`
+adjusts p-values for multiple comparisons (Holm 1979).
 """
 
 import itertools
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def mcnemar(a: Sequence[bool] | Floats, b: Sequence[bool] | Floats) -> Outcome:
-    """Test whether one of two models is right more often, using an exact binomial test on samples where they differ.
+    """Test whether two models are right equally often, using an exact binomial test on samples that only one got right.
 
     The interval is the adjusted Wald interval for paired proportions (Bonett & Price 2012).
     """
@@ -74,9 +74,9 @@ def resample(a: Floats, b: Floats, score: Score, resamples: int = 10_000, seed: 
     """Test whether two models differ in a score that is computed from sums over samples.
 
     The p-value comes from approximate randomization. Each trial swaps the outputs of a random half of the samples.
-    Unlike in sacrebleu, trials with exactly the observed difference count, so equal outputs have p = 1. The interval
-    limits are percentiles of the paired bootstrap. The bootstrap p-value, computed as in sacrebleu, is too small (11 %
-    false positives in a simulation with 40 samples), so it does not determine the verdict.
+    Unlike sacrebleu, the p-value also counts trials whose difference equals the observed difference, so p = 1 for equal
+    outputs. The interval limits are percentiles of the paired bootstrap. The bootstrap p-value of sacrebleu is too
+    small (11 % false positives in a simulation with 40 samples), so it does not determine the verdict.
 
     Args:
         a: statistics `(N, K)` of all samples for model A.

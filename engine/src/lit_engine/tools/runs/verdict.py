@@ -1,7 +1,7 @@
 """Tests whether B is better than A, worse than A, or not distinguishable from A (`compare A B --test METRIC`).
 
-Single runs are compared by their predictions for the same test samples. Folders of runs are compared by the metrics of
-runs with the same seeds or folds.
+Single runs are compared by their predictions for the same test samples. Folders are compared by the metrics of their
+runs, paired by seed or fold.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ from lit_engine.tools.runs.samples import Table, check_same_samples, samples_of
 from lit_engine.tools.runs.significance import LEVEL, PERMUTED, Outcome, holm, paired_runs
 
 STATUS = {"better": 0, "not distinguishable": 3, "worse": 4}
-SHOWN = 24  # maximum numbers of won samples and of lost samples on the page
+SHOWN = 24  # maximum number of samples in each table on the page
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The comparison of B with A by one metric. `won` and `lost` are sample indices, largest changes first."""
+    """The comparison of B with A on one metric. `won` and `lost` are sample indices. The largest changes come first."""
 
     metric: str
     a: str
@@ -48,7 +48,7 @@ class Finding:
         return "worse" if (self.outcome.effect > 0) == self.lower else "better"
 
     def lines(self) -> list[str]:
-        """Return the result as text, with effect and interval first, then p-values and the number of samples needed."""
+        """Return text lines with the effect and interval, the verdict and p-values, and the required sample size."""
         found, p = self.outcome, _p(self.outcome.p)
         corrected = f", with Holm's correction {_p(self.adjusted)}" if self.adjusted != found.p else ""
         others = "".join(f"; {name}: {_p(value)}" for name, value in found.others.items())
@@ -72,7 +72,7 @@ class Finding:
 
 
 def find_all(names: Sequence[str], metrics: Sequence[str]) -> list[Finding]:
-    """Compare the first run or folder with all others by each metric.
+    """Compare the first run or folder with each of the others on every metric.
 
     Raises:
         UserError: there are fewer than two runs or folders, or the metrics, test samples or seeds do not match.
@@ -101,15 +101,15 @@ def _by_samples(metric: str, a: Run, b: Run) -> Finding:
     for run, value in ((a, outcome.a), (b, outcome.b)):
         known = run.metrics.get(recorded_name(name, "test"))
         if known is not None and abs(known - value) > 1e-4 * max(abs(known), abs(value)):
-            notes.append(f"warning: metrics.json of {run.path} has {name} {number(known)}, but its predictions "
-                         f"have {number(value)}: run `{program()} predict --run {run.path}` again")  # fmt: skip
+            notes.append(f"warning: {name} is {number(known)} in {run.path}/metrics.json, but {number(value)} in the "
+                         f"predictions: run `{program()} predict --run {run.path}` again")  # fmt: skip
     won = [indices[place] for place in order[::-1] if gains[place] > 0]
     lost = [indices[place] for place in order if gains[place] < 0]
     return Finding(name, str(a.path), str(b.path), outcome, "samples", lower, notes, (first, second), won, lost)
 
 
 def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) -> Finding:
-    """Compare two groups by their runs with the same seed and fold. Runs with the same fold are averaged."""
+    """Compare two groups, pairing runs with the same seed and fold. Runs with the same fold are averaged."""
     notes: list[str] = []
     groups: list[dict[Any, Run]] = []
     for name, runs in (a, b):
@@ -123,11 +123,11 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
     keys = [key for key in groups[0] if key in groups[1]]
     if len(keys) < 2:
         seeds = [", ".join(str(seed) for _, seed in group) or "none" for group in groups]
-        raise UserError(f"--test needs at least two seeds or folds that {a[0]} (seeds: {seeds[0]}) and {b[0]} (seeds: "
-                        f"{seeds[1]}) have in common: `{program()} repeat CONFIG --seeds 1 2 3 4 5 6 --dir DIR` adds "
-                        "runs")  # fmt: skip
+        raise UserError("--test needs at least two common seeds or folds "
+                        f"(seeds of {a[0]}: {seeds[0]}; seeds of {b[0]}: {seeds[1]}): "
+                        f"add runs with `{program()} repeat CONFIG --seeds 1 2 3 4 5 6 --dir DIR`")  # fmt: skip
     if alone := [run for group in groups for key, run in group.items() if key not in keys]:
-        notes.append(f"left out because the other group has no such seed or fold: {first_of([r.path for r in alone])}")
+        notes.append(f"left out, because their seed or fold is in only one group: {first_of([r.path for r in alone])}")
     values: dict[Any, list[tuple[float, float]]] = {}
     is_folds = len({fold for fold, _ in keys}) > 1
     for key in keys:

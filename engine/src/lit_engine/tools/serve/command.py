@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lit_engine.tools.serve.predictor import Predictor
 
 HERE = "127.0.0.1"
-MEGABYTES = 20  # maximum size of a sample
+MEGABYTES = 20  # maximum size of a sample in MB
 ROUTES = "the available routes are GET / and POST /predict"
 
 
@@ -51,7 +51,8 @@ def serve(args: Sequence[str]) -> int:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"--port {options.port}: {reason}; --port 0 selects a free port") from error
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, server:  # requests may still write files
+    # Unfinished requests may write files while the folder is being deleted.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, server:
         from lit_engine.tools.serve.predictor import Predictor
 
         server.predictor = Predictor(options.run, options.ckpt_path, folder)
@@ -140,7 +141,7 @@ class Handler(BaseHTTPRequestHandler):
     def _send(self, status: int, text: str, kind: str) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        self.end_headers()  # in HTTP/1.0, closing the connection marks the end of the text
+        self.end_headers()  # in HTTP/1.0, the response ends when the connection is closed
         self.wfile.write(text.encode())
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -60,7 +60,7 @@ class Predictor:
 <canvas width="280" height="280" role="img" aria-label="the picture" {how}></canvas>"""
             button = "<button>Clear</button>" if draws else ""
         elif columns:
-            needed = " required" * hasattr(data, "feature_names")  # other tables may have empty cells
+            needed = " required" * hasattr(data, "feature_names")  # without feature_names, cells may be empty
             fields = f'<div class="fields">{"".join(_field(*column, needed) for column in columns.items())}</div>'
         elif self.kind == "text":
             fields = '<label>Text <input name="text" required autofocus></label>'
@@ -78,13 +78,13 @@ class Predictor:
             "delimiter": TAB if delimiter in ("tab", r"\t") else delimiter,
             "target": targets[0] if len(targets) == 1 else "prediction",
         }
-        values = json.dumps(options).replace("<", r"\u003c")  # otherwise, a name could end the script
+        values = json.dumps(options).replace("<", r"\u003c")  # otherwise, a name could close the script element
         script = f"const options = {values};{SCRIPT}"
         form = f'<form>{fields}\n{button}</form>\n<div id="answer" aria-live="polite"></div>'
         return page(self.title, [STYLE, paragraph(self.about, soft=True), form], script=script)
 
     def answer(self, sample: bytes) -> dict[str, Any]:
-        """Return the predictions for an image file, a table or a text as `rows`. The task's `served` handles texts.
+        """Return `rows` of predictions for an image file, a table or a text. The task's `served` method handles texts.
 
         For image files, `input` is a data URL of the image that the network receives.
 
@@ -108,13 +108,13 @@ class Predictor:
     def _rows(self, file: Path, sample: bytes) -> list[dict[str, Any]]:
         if self.kind == "text":
             return [self.task.served(sample.decode(errors="replace"))]
-        shutil.rmtree(self.folder / "predictions", ignore_errors=True)  # from the previous sample
+        shutil.rmtree(self.folder / "predictions", ignore_errors=True)  # delete files of the previous sample
         file.write_bytes(sample)
         self.seen = None
         inputs = self.data.predict_from(file)
         # If there are several samples, each row identifies its sample.
         table = PredictionTable(self.folder / "table.csv", inputs if len(inputs) > 1 else None)
-        reconfigure(self.trainer, callbacks=[table])  # the run's callbacks may write to the run
+        reconfigure(self.trainer, callbacks=[table])  # the run's own callbacks may write to its folder
         hook = self.task.register_forward_pre_hook(self._look)
         try:
             self.trainer.predict(self.task, datamodule=self.data, return_predictions=False)
@@ -132,7 +132,7 @@ class Predictor:
             self.seen = embed_png(file.getvalue())
 
     def _shown(self, value: Any) -> Any:
-        """Return a value for the page. Figures and PNG files written by `predict_step` become data URLs."""
+        """Return a predicted value as JSON data. Figures and PNG files written by `predict_step` become data URLs."""
         file = self.folder / "predictions" / str(value)
         if hasattr(value, "savefig"):
             return embed_figure(value)

@@ -41,7 +41,7 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dir", type=Path, help="folder of the sweep (default: sweeps/NAME_OF_THE_FILE)")
     parser.add_argument("--storage", metavar="URL", help="database shared by machines (default: a file in --dir)")
     parser.add_argument("--lost_after", type=at_least(1), metavar="SECONDS",
-                        help="retry trials after this time without a heartbeat (default: 60)")  # fmt: skip
+                        help="retry a trial if it sends no heartbeat for this many seconds (default: 60)")  # fmt: skip
     parser.add_argument("--seed", type=at_least(0), default=0, help="seed of the search (default: 0)")
     parser.add_argument("--dry_run", action="store_true", help="only check the sweep and print commands")
     parser.add_argument("--report", action="store_true", help="only write and print the results so far")

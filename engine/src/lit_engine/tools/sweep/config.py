@@ -138,7 +138,7 @@ def _pruner(section: Any) -> BasePruner:
 
 
 def _command(given: Any, overrides: Sequence[str]) -> list[str]:
-    """Return the part of the command that starts with `fit`. Earlier words tell W&B how to start this program.
+    """Return the part of the command that starts with `fit`. Only W&B needs the words before `fit`.
 
     Overrides and parameter macros are moved to the end in this order, so swept values take precedence over overlays.
     """

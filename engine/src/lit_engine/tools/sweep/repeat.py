@@ -106,7 +106,7 @@ def _points(seeds: Sequence[int], folds: int | None) -> dict[str, dict[str, int]
 
 
 def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[str]) -> "tuple[str, SweepConfig]":
-    """Parse the first command, and return its config's name and a sweep config for explicitly queued trials.
+    """Parse the first run's command. Return its config's name, and a sweep config whose trials are queued explicitly.
 
     Raises:
         UserError: the command line is invalid, or the data have no folds.

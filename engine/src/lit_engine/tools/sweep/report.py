@@ -85,7 +85,7 @@ def page_of(study: Study, rows: Sequence[Trial]) -> str:
 
 
 def plots(study: Study, good: Sequence[Trial]) -> list[str]:
-    """Plot the best value so far, and the metric against each parameter, for successful trials sorted by number."""
+    """Plot the best value so far, the metric of each trial, and the metric by parameter. `good` is sorted by number."""
     metric, better = study.config.metric, max if study.config.maximize else min
     best = [(row.number, better(other.value for other in good[: n + 1])) for n, row in enumerate(good)]
     trials = [Series(1, f"trial {row.number}", [(row.number, row.value)], dots=True) for row in good]
@@ -95,7 +95,7 @@ def plots(study: Study, good: Sequence[Trial]) -> list[str]:
     titles = short_names(parameter.name for parameter in parameters)
     for parameter, title in zip(parameters, titles, strict=True):
         xs, log, texts = positions([row.values[parameter.name] for row in good])
-        log = log and getattr(parameter.drawn, "log", True)  # listed values define no scale
+        log = log and getattr(parameter.drawn, "log", True)  # a list of values has no `log` setting
         if len(set(xs)) > 1:
             points = [
                 Series(1, f"trial {row.number}", [(x, row.value)], dots=True) for x, row in zip(xs, good, strict=True)
@@ -105,11 +105,11 @@ def plots(study: Study, good: Sequence[Trial]) -> list[str]:
 
 
 def importances(study: Study, rows: Sequence[Trial]) -> dict[str, float]:
-    """Return the importance of each parameter by PED-ANOVA. The result is empty if too few trials have finished."""
+    """Estimate the importance of each parameter by PED-ANOVA. The result is empty if too few trials have finished."""
     if sum(row.state == "finished" and row.good for row in rows) < IMPORTANT:
         return {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # warnings about parameters with a single value
+        warnings.simplefilter("ignore")  # Optuna warns about parameters with a single value
         return get_param_importances(study.connect())
 
 

@@ -41,7 +41,7 @@ class Parameter:
         return drawn * self.q if isinstance(self.q, int) else round(drawn * self.q, 12)  # hides rounding errors
 
     def values(self) -> list[Any]:
-        """Return all values. Raises UserError if there are infinitely many."""
+        """Return all values. Raises UserError if there are infinitely many values."""
         if isinstance(self.drawn, CategoricalDistribution):
             return [self.value(choice) for choice in self.drawn.choices]
         if isinstance(self.drawn, IntDistribution):
@@ -63,7 +63,7 @@ def parameters_of(section: Any) -> list[Parameter]:
     """Read the `parameters` section of a sweep. Grouped parameters get dotted names, such as `model.optimizer.lr`.
 
     Raises:
-        UserError: a distribution or key is unknown, limits are missing or invalid, a list is empty, or a name repeats.
+        UserError: a distribution or key is unknown, limits are missing or invalid, a list is empty, or names repeat.
     """
     found: dict[str, Parameter] = {}
     for name, content in _ungroup(section):
@@ -77,7 +77,7 @@ def parameters_of(section: Any) -> list[Parameter]:
 
 
 def _ungroup(section: Any, group: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the name and content of each parameter. As in W&B, a mapping with only the key `parameters` is a group."""
+    """Yield the name and content of each parameter. As in W&B, a mapping whose only key is `parameters` is a group."""
     if not isinstance(section, Mapping) or not section:
         raise UserError(f"{group}parameters must be a mapping from names to distributions")
     for name, content in section.items():
@@ -88,7 +88,7 @@ def _ungroup(section: Any, group: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _parameter(name: str, content: Any) -> Parameter:
-    """Read one parameter. Raises ValueError, TypeError or ArithmeticError if it is invalid."""
+    """Read one parameter. Raises ValueError, TypeError or ArithmeticError if the parameter is invalid."""
     options = dict(content) if isinstance(content, Mapping) else {}
     whole = all(type(options.get(limit)) is int for limit in ("min", "max"))
     implied = {"value": "constant", "values": "categorical", "max": "int_uniform" if whole else "uniform"}

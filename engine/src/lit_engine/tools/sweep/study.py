@@ -22,13 +22,13 @@ from lit_engine.tools.sweep.config import SweepConfig
 DATABASE = "study.db"
 LOST_AFTER = 60  # seconds without a heartbeat before another worker takes over the trial
 STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped early", TrialState.FAIL: "failed"}
-warnings.simplefilter("ignore", ExperimentalWarning)  # caused by heartbeats, retries, TPE's options and plots
+warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats, retries, TPE's options and plots are experimental
 warnings.filterwarnings("ignore", ".*reported value is ignored")  # a resumed trial reports its unfinished epoch again
 retry = RetryHeartbeatStaleTrialCallback()
 
 
 class TrialEnded(Exception):
-    """An exception for a trial that ended without a result because it failed, was interrupted or is not needed."""
+    """An exception for a trial that ended without a result because it failed, was interrupted or was not needed."""
 
 
 class Trial(NamedTuple):
@@ -81,7 +81,7 @@ class Study:
             raise UserError(f"{folder} was started with different {', '.join(changed)}: choose another --dir")
 
     def connect(self) -> optuna.Study:
-        """Return the Optuna study. Each thread needs its own object, because sampling values sets the sampler."""
+        """Return the Optuna study. Each thread needs its own object, because `draw` replaces its sampler."""
         return optuna.load_study(study_name=self.name, storage=self.storage, pruner=self.config.pruner)
 
     def attempts(self) -> list[FrozenTrial]:
@@ -90,10 +90,10 @@ class Study:
     def begin(self, trial: optuna.Trial, name: str, most: float = math.inf) -> int:
         """Assign a number, values, and a run directory in the folder `name` to a new attempt.
 
-        The number is the count of earlier trials in storage order.
+        The trial number is the number of trials that were stored earlier.
 
         Raises:
-            TrialEnded: `most` trials already exist, because another machine with its own lock started the last trial.
+            TrialEnded: `most` trials already exist. Locks are local, so another machine may have started the last one.
         """
         if "values" not in trial.user_attrs:
             attempts = self.attempts()
@@ -157,7 +157,7 @@ def draw(config: SweepConfig, seed: int, number: int, trial: optuna.Trial) -> di
     if config.method == "grid":
         fixed = {name: json.dumps(value) for name, value in config.point(number).items()}
         sampler = PartialFixedSampler(fixed, sampler)
-    elif config.method == "bayes":  # constant_liar keeps concurrent trials apart
+    elif config.method == "bayes":  # with constant_liar, concurrent trials try different values
         sampler = TPESampler(seed=seed, multivariate=True, constant_liar=True)
     trial.study.sampler = sampler
     return {parameter.name: parameter.suggest(trial) for parameter in config.parameters}

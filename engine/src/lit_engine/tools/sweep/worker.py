@@ -38,13 +38,13 @@ def fit_command() -> list[str]:
 class Workers:
     """Threads that run trials until the study contains `most` trials.
 
-    Runs are stored in the study's subfolder `name`, and include the test only if `tests` is true.
+    Runs are stored in the study's subfolder `name`, and are tested only if `tests` is true.
     """
 
     def __init__(self, study: Study, name: str, workers: int, most: int, tests: bool = False) -> None:
         self.study, self.config, self.folder, self.name = study, study.config, study.folder, name
         self.workers, self.most, self.tests = workers, most, tests
-        self.status = 0  # exit status of the program, which stops when the status is not 0
+        self.status = 0  # the exit status; any value except 0 stops the workers
 
     def run(self) -> int:
         """Run the missing trials. Return 0, or 128 plus the number of the signal that stopped the program.
@@ -79,7 +79,7 @@ class Workers:
                         continue
                 if TrialState.RUNNING not in states:
                     return
-                time.sleep(1)  # other workers run these trials, and this worker takes over if they die
+                time.sleep(1)  # wait for the trials of other workers, and take over if a worker dies
         except BaseException:
             self.status = 2  # stops the other workers
             raise
@@ -88,7 +88,7 @@ class Workers:
         """Run one attempt at a trial. Optuna records the return value or exception in the study.
 
         Raises:
-            TrialEnded: the trial failed, was interrupted, or is not needed.
+            TrialEnded: the trial failed, was interrupted, or was not needed.
             TrialPruned: hyperband stopped the trial early.
             UserError: the trial did not log the metric.
         """
