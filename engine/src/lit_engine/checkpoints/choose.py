@@ -13,8 +13,8 @@ from lit_engine.run.directory import BEFORE_NAN, RunDir
 def newest_checkpoint(run: RunDir) -> tuple[Path, list[Path]]:
     """Return the checkpoint to resume from, and the damaged checkpoints that were skipped.
 
-    A run resumes from `last.ckpt` if it is intact, or else from the intact checkpoint with the latest step. The
-    checkpoint of `NaNGuard` is never used, because its counters already include the batches of the failed step.
+    A run resumes from `last.ckpt` if this file is intact, and otherwise from the intact checkpoint with the latest
+    step. The checkpoint of `NaNGuard` is never used, because its counters include the batches of the failed step.
 
     Raises:
         RunError: if there is no intact checkpoint.
@@ -36,7 +36,7 @@ def choose_checkpoint(run: RunDir, which: str = "best") -> Path:
     """Return a checkpoint of a run. `which` is `best`, `last`, `average`, a path, or a file name in the run.
 
     If the run monitors no metric, `best` is the newest checkpoint. `average` is the mean of the epochs that the
-    checkpoint callback kept (`keep_last`). This mean is computed and saved on request.
+    `Checkpoint` callback kept (`keep_last`). The mean is computed and saved when it is requested.
 
     Raises:
         RunError: if there is no such checkpoint.
@@ -76,13 +76,16 @@ def checkpoint_to_fork(run: RunDir, which: str) -> Path:
 
 
 def weights_of(source: str | Path) -> Path:
-    """Return the checkpoint for `--init_from`, either a file or the best checkpoint of a run or the `latest` run."""
+    """Return the checkpoint for `--init_from`. For a run (or `latest`), this is the best checkpoint."""
     is_run = Path(source).is_dir() or str(source) == "latest"
     return choose_checkpoint(RunDir.open(source)) if is_run else Path(source)
 
 
 def _best(run: RunDir) -> Path:
-    """Return the only `best*.ckpt`, or the file named in a callback's saved state, or else the newest checkpoint."""
+    """Return the best checkpoint of a run, or the newest checkpoint if no best checkpoint exists.
+
+    If there are several `best*.ckpt`, the saved state of the checkpoint callback specifies the best.
+    """
     candidates = sorted(run.checkpoints.glob("best*.ckpt"))
     if len(candidates) == 1:
         return candidates[0]
