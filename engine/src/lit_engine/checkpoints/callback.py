@@ -101,7 +101,7 @@ class Checkpoint(ModelCheckpoint):
 class LossCheckpoint(Checkpoint):
     """Default checkpoint callback, which selects the best checkpoint by the validation loss.
 
-    The metric, such as `val_loss`, is chosen in the first validation. Runs without validation loss keep only `last.ckpt`.
+    The metric, such as `val_loss`, is chosen in the first validation. Without validation loss, there is no best checkpoint.
     """
 
     def __init__(self) -> None:

@@ -72,7 +72,8 @@ def prepare(args: Sequence[str]) -> Invocation:
     given = list(pairs(args))
     first = dict(reversed(given))  # the first value of each option
     run_path, first_config = first.get("--run"), first.get(CONFIG)
-    if run_path == "latest":  # the latest run of the given config
+    # Resume the latest run of the given config. The run's own config replaces the given config.
+    if run_path == "latest":
         runs = first.get("--runs_dir") or "runs"
         run_path = str(RunDir.latest(runs, first_config and name_of(first_config)).path)
         given = [(o, run_path if o == "--run" else v) for o, v in given if (o, v) != (CONFIG, first_config)]
