@@ -41,8 +41,8 @@ def update(project: Path, check: bool) -> int:
     old = commit_of(answers)
     if not git(ROOT, "ls-tree", old, "engine"):
         raise TemplateError(
-            f"{project} was created before the library became a package, so it cannot be updated: create a new project "
-            "with init_project.py and move your files into it"
+            f"{project} was created before the library became a package, so it cannot be updated: "
+            "create a new project with init_project.py and move your files into it"
         )
     with tempfile.TemporaryDirectory(prefix="update-project-") as folder:
         before = regenerate(old, answers, Path(folder, "before"), project)
@@ -75,8 +75,8 @@ def recorded(project: Path) -> dict[str, Any]:
     answers = tomllib.loads((project / RECORD).read_text())
     if missing := [name for name in ("commit", "name", "keep") if not answers.get(name)]:
         raise TemplateError(
-            f"{RECORD} contains no {missing[0]}: a project created without git history cannot be updated; create a new "
-            "project and move your files into it"
+            f"{RECORD} contains no {missing[0]}: a project created without git history cannot be updated; "
+            "create a new project and move your files into it"
         )
     if not (project / ".git").exists():
         raise TemplateError(f"{project} is not the root of a git repository: run `git init` and commit first")

@@ -101,7 +101,7 @@ class Checkpoint(ModelCheckpoint):
 class LossCheckpoint(Checkpoint):
     """Default checkpoint callback, which selects the best checkpoint by the validation loss.
 
-    The metric, such as `val_loss`, is chosen in the first validation. Without validation loss, there is no best checkpoint.
+    The metric, such as `val_loss`, is chosen in the first validation. Without such a loss, only `last.ckpt` exists.
     """
 
     def __init__(self) -> None:
@@ -121,8 +121,8 @@ class LossCheckpoint(Checkpoint):
             self._follow(next(losses, None))
             if self.monitor is None and trainer.current_epoch == 0:
                 print_once(
-                    "no best checkpoint is kept, because the validation logs no loss: add the callback Checkpoint with "
-                    "a monitor and a mode"
+                    "no best checkpoint is kept, because the validation logs no loss: "
+                    "add the callback Checkpoint with a monitor and a mode"
                 )
         super().on_validation_end(trainer, pl_module)
 

@@ -96,8 +96,8 @@ def _best(run: RunDir) -> Path:
     best = (named or by_age(candidates) or [newest])[0]
     if best == newest and read(best).get("global_step") == 0:
         raise RunError(
-            f"{run.path} has no trained weights, because training ended in the first epoch; use `--ckpt_path last` "
-            "for the initial weights"
+            f"{run.path} has no trained weights, because training ended in the first epoch; "
+            "use `--ckpt_path last` for the initial weights"
         )
     if names and best.name != names[0]:
         warn_once(f"warning: the best checkpoint {names[0]} does not exist, using {best.name}")

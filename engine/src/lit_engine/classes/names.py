@@ -33,8 +33,8 @@ from lit_engine.project import current, package_folder
 LIBRARY = "lit_engine"
 Made = TypeVar("Made")
 
-# As in jsonargparse 5, reject modules that can run programs, such as `os`, and do not create objects for options of
-# type `Any`.
+# As in jsonargparse 5, reject modules that can run programs, such as `os`.
+# Do not create objects for options of type `Any`.
 set_parsing_settings(import_path_denylist=[], instantiate_subclass_spec_in_any=False)
 
 

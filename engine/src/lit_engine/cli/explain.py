@@ -38,8 +38,8 @@ _ELSEWHERE = {
 def missing_command() -> str:
     """Return the message for a command line without a command."""
     return (
-        f"a command is missing, such as `{program()} fit -c configs/quickstart.yaml`; `{program()} --help` lists the "
-        f"commands, and `{program()} examples` lists the configs"
+        f"a command is missing, such as `{program()} fit -c configs/quickstart.yaml`; "
+        f"`{program()} --help` lists the commands, and `{program()} examples` lists the configs"
     )
 
 

@@ -222,8 +222,8 @@ def _missing_source(command: str) -> str:
     """Return the message for a command that needs a config or a run but got neither."""
     if command == "fit":
         return (
-            f"fit needs a config, for example `{program()} fit configs/quickstart.yaml`. `{program()} examples` lists "
-            "the configs."
+            f"fit needs a config, for example `{program()} fit configs/quickstart.yaml`. "
+            f"`{program()} examples` lists the configs."
         )
     runs = RunDir.newest("runs")[:3]
     latest = "".join(f"\n  {run.path}" for run in runs)

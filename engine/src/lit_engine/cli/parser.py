@@ -41,8 +41,8 @@ NEED_A_VALUE = (
     "--notify",
 )  # fmt: skip
 
-# Options of `predict` that specify new samples, with a description of the samples. A data module's `predicts_on` is one
-# of these options.
+# Options of `predict` for new samples, with a description of their content.
+# A data module's `predicts_on` is one of these options.
 NEW_SAMPLES = {"images": "a folder of images", "table": "a table"}
 
 # Matches `trainer.callbacks.EarlyStopping.mode` and `trainer.callbacks.mode`, which sets the mode of the last callback.
@@ -235,8 +235,8 @@ def check(subcommand: str, options: Namespace) -> None:
         is_class = name[:1].isupper()
         wrong = f"{strategy!r} does not exist{did_you_mean(strategy, known, '.')}"
         raise UserError(
-            f"trainer.strategy: {'a class name is not enough.' if is_class else wrong} Write a class as "
-            f"{{class_path: {name if is_class else 'Sharded'}}}"
+            f"trainer.strategy: {'a class name is not enough.' if is_class else wrong} "
+            f"Write a class as {{class_path: {name if is_class else 'Sharded'}}}"
         )
     trainer = options.trainer
     if trainer.gradient_clip_val is not None and trainer.gradient_clip_val < 0:
@@ -245,8 +245,8 @@ def check(subcommand: str, options: Namespace) -> None:
         raise UserError(f"trainer.accumulate_grad_batches must be at least 1, got {trainer.accumulate_grad_batches}")
     if trainer.deterministic and trainer.benchmark:
         raise UserError(
-            "trainer.deterministic has no effect with trainer.benchmark, which may choose different algorithms in "
-            "each run: set trainer.benchmark=false"
+            "trainer.benchmark may choose different algorithms in each run, so trainer.deterministic has no effect: "
+            "set trainer.benchmark=false"
         )
     if trainer.val_check_interval == 0:
         raise UserError("trainer.val_check_interval must be above 0; limit_val_batches=0 turns off validation")

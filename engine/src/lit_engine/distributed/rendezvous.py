@@ -27,7 +27,7 @@ from lit_engine.errors import UserError
 from lit_engine.project import current, program, variable
 from lit_engine.run.provenance import versions
 
-# Packages that need the same version in all processes. The project also does.
+# Packages that, like the project, must have the same version in all processes.
 SAME = ("torch", "lightning", "lit-engine")
 
 
@@ -56,8 +56,8 @@ def follow_launcher(trainer: Namespace) -> None:
             trainer[name] = started
         elif given != started:
             raise UserError(
-                f"trainer.{name} is {given}, but {launcher} started {started} {what}: let {launcher} decide "
-                f"(--trainer.{name}={default}), or set both to the same number"
+                f"trainer.{name} is {given}, but {launcher} started {started} {what}: "
+                f"let {launcher} decide (--trainer.{name}={default}), or set both to the same number"
             )
 
 
@@ -250,8 +250,8 @@ def describe_version_mismatch(processes: Sequence[Mapping[str, str]]) -> str:
     for rank, other in enumerate(processes):
         for name in (name for name in (*SAME, program()) if other[name] != first[name]):
             return (
-                f"the processes of this run have different versions: {name} {first[name]} in rank 0 "
-                f"({first['host']}) and {other[name]} in rank {rank} ({other['host']}): install one version everywhere"
+                f"the processes of this run have different versions: {name} {first[name]} in rank 0 ({first['host']}) "
+                f"and {other[name]} in rank {rank} ({other['host']}): install the same version everywhere"
             )
     return ""
 

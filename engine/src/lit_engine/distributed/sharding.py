@@ -178,8 +178,8 @@ def shard(task: LightningModule, mesh: DeviceMesh) -> None:
     strategy, precision = task.trainer.strategy, task.trainer.precision_plugin
     if not isinstance(strategy, Sharded):
         raise UserError(
-            f"checkpoints of {type(strategy).__name__} cannot be resumed here: use the strategy Sharded, as the "
-            "overlays fsdp2 and tensor_parallel do"
+            f"checkpoints of {type(strategy).__name__} cannot be resumed here: "
+            "use the strategy Sharded, as the overlays fsdp2 and tensor_parallel do"
         )
     if scales_loss(task.trainer):
         raise UserError(f"sharding does not support the loss scaling of {precision.precision}: use bf16-mixed")

@@ -88,8 +88,8 @@ class RunDir:
             except FileExistsError as error:
                 if name is not None:
                     raise RunError(
-                        f"{path} already exists: choose a different --run_name, delete it, or resume it with "
-                        f"`fit --run {path}`"
+                        f"{path} already exists: choose a different --run_name, delete the run, "
+                        f"or resume it with `fit --run {path}`"
                     ) from error
             except OSError as error:
                 raise RunError(
@@ -259,7 +259,7 @@ class RunDir:
             rows = [row for row in reader if int(row["step"]) >= 0]
         except (csv.Error, KeyError, TypeError, ValueError) as error:
             where = f"{file}, line {reader.line_num}"
-            raise RunError(f"{where} is broken: it has no step; fix the line or remove the file") from error
+            raise RunError(f"{where} has no step: fix the line or remove the file") from error
         return list(reader.fieldnames or []), rows
 
     def predictions(self, name: str = "test") -> list[dict[str, Any]]:
