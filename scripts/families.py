@@ -5,7 +5,7 @@ pattern, `PACKAGE` stands for the package folder, and `*` also matches slashes. 
 or without quotes. A line with a key is removed unless the project keeps a family that lists this key. Files that match
 no pattern stay in the template.
 
-A Markdown file can contain sections for some families. A section starts with an `only` comment, which lists the
+A Markdown file can contain sections for certain families. A section starts with an `only` comment, which lists the
 families, and ends with an `end` comment (see `keep_sections`). Text for `template` never appears in a project. For
 whole paragraphs, put each comment on a separate line. The comments can also be used within a line. For a list item or a
 table row, put the start comment at the end of the previous line.
@@ -19,7 +19,7 @@ PYPROJECT, MAIN = "pyproject.toml", "PACKAGE/__main__.py"
 
 
 class Family(NamedTuple):
-    """Glob patterns for the files of a family, and the keys of its lines in each shared file."""
+    """A family's files, as glob patterns, and its lines in shared files, as keys."""
 
     files: str
     keys: dict[str, str]

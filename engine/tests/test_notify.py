@@ -195,7 +195,7 @@ def test_an_invalid_url_is_an_error_that_does_not_repeat_it(lit, url):
     assert done.status == 2
     assert (
         done.err
-        == "error: notify: a URL must start with http:// or https:// and a host, and variables in it must be set\n"
+        == "error: notify: a URL must start with http:// or https:// and a host, and its variables must be set\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""Averages the weights in several checkpoints."""
+"""Averages the weights of several checkpoints."""
 
 from collections.abc import Sequence
 from pathlib import Path

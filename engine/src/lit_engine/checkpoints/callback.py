@@ -16,7 +16,7 @@ from lit_engine.run.metric_names import base_of
 
 
 class Checkpoint(ModelCheckpoint):
-    """ModelCheckpoint that saves `last.ckpt` and, selected by a metric, `checkpoints/best-epochNNN.ckpt`.
+    """ModelCheckpoint that saves `last.ckpt`, and the best checkpoint by a metric as `checkpoints/best-epochNNN.ckpt`.
 
     A run resumes from `last.ckpt`. The engine (`Saver`) writes this file when training starts, after each epoch, within
     long epochs, and after a signal. With Lightning's `save_last`, `last.ckpt` would be a copy of the newest *best*

@@ -35,8 +35,8 @@ def newest_checkpoint(run: RunDir) -> tuple[Path, list[Path]]:
 def choose_checkpoint(run: RunDir, which: str = "best") -> Path:
     """Return a checkpoint of a run. `which` is `best`, `last`, `average`, a path, or a file name in the run.
 
-    If the run monitors no metric, `best` is the newest checkpoint. `average` is the mean of the epochs that the
-    `Checkpoint` callback kept (`keep_last`). The mean is computed and saved when it is requested.
+    If the run monitors no metric, `best` is the newest checkpoint. `average` contains the mean weights
+    of the epochs that the `Checkpoint` callback kept (`keep_last`). The mean is computed and saved when requested.
 
     Raises:
         RunError: if there is no such checkpoint.
@@ -76,7 +76,7 @@ def checkpoint_to_fork(run: RunDir, which: str) -> Path:
 
 
 def weights_of(source: str | Path) -> Path:
-    """Return the checkpoint for `--init_from`. For a run (or `latest`), this is the best checkpoint."""
+    """Return the checkpoint for `--init_from`. If `source` is a run or `latest`, use the best checkpoint of the run."""
     is_run = Path(source).is_dir() or str(source) == "latest"
     return choose_checkpoint(RunDir.open(source)) if is_run else Path(source)
 

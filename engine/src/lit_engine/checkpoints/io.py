@@ -79,7 +79,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
     Lightning's own plugin copies a file from the system's temporary folder, so an interruption can truncate the copy.
 
     Attributes:
-        loaded: contents of checkpoint files that were already read. `load_checkpoint` removes the content it returns.
+        loaded: contents of checkpoint files that were already read. `load_checkpoint` removes and returns an entry.
     """
 
     def __init__(self) -> None:

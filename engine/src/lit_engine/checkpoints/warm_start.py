@@ -19,7 +19,7 @@ FROM_CHECKPOINT = ("optimizer", "schedulers", "parameter_groups", "parts")
 
 
 def state_of(content: dict[str, Any], checkpoint: Path) -> dict[str, Tensor]:
-    """Return the weights in a checkpoint. Raise CheckpointError if it has none."""
+    """Return the weights in a checkpoint. Raise CheckpointError if there are none."""
     state = content.get("state_dict")
     if not isinstance(state, dict):
         raise CheckpointError(f"{checkpoint} has no state_dict, so it is not a checkpoint of a run")
@@ -32,7 +32,7 @@ def check_fits(
     """Raise CheckpointError, listing the differences, unless a checkpoint contains exactly this model's weights.
 
     Returns:
-        One line for each other hyperparameter that differs from training, such as the image mean or class names.
+        Descriptions of hyperparameters whose values differ from training, such as the image mean or class names.
     """
     found = match(model, state_of(content, checkpoint))
     if not found.complete:

@@ -15,7 +15,7 @@ class Match:
     loaded: list[str]
     missing: list[str]  # only in the model, ignoring batch counts
     unexpected: list[str]  # only in the checkpoint
-    other_shape: list[str]  # names with both shapes, for tensors whose shapes differ
+    other_shape: list[str]  # tensors whose shapes differ, with both shapes
     meaningless: list[str] = field(default_factory=list)  # not loaded, because they belong to other data
 
     @property

@@ -81,7 +81,7 @@ def resolve_class_name(name: str) -> str:
 
 
 def resolve_class_paths(value: Any) -> Any:
-    """Return a copy of plain data. `resolve_class_name` is applied to each `class_path` and each value with a dot."""
+    """Apply `resolve_class_name` to each `class_path` and each string with a dot in a config, and return a copy."""
     if isinstance(value, Mapping):
         found = {
             key: resolve_class_name(item)

@@ -93,7 +93,7 @@ class OptionParser(argparse.ArgumentParser):
         raise UsageError(message.removeprefix("argument "), self)
 
 
-# For these options, describes the support that the library's data modules provide.
+# Explains how the library's data modules support these options.
 BASES = {
     **dict.fromkeys(
         ("data.folds", "data.fold"), "`load` must call `hold_out`, which returns the test split of the fold"

@@ -84,7 +84,7 @@ _ADVERTISEMENTS = (
     "GPU available",
     "TPU available",
     "Seed set to",
-    "[rank: ",  # the message about the seed if there are several processes
+    "[rank: ",  # start of the seed message in multi-process runs
     "Restoring states",
     "Found current_model_state",
     "Restored all states",
@@ -167,7 +167,7 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
 
 
 def all_commands(project: Project) -> dict[str, str]:
-    """Return the `module:function` of each command that needs no config, by command name."""
+    """Return a dictionary from command names to `module:function`, for all commands that need no config."""
     return {**COMMANDS, **{name: f"{project.name}.{place}" for name, place in project.commands.items()}}
 
 
@@ -181,7 +181,7 @@ def _imported(name: str) -> ModuleType:
         finally:
             gc.freeze()
             gc.enable()
-        atexit.register(gc.unfreeze)  # C++ modules would report leaked objects at exit
+        atexit.register(gc.unfreeze)  # avoids reports of leaked objects by C++ modules at exit
     return sys.modules[name]
 
 
@@ -239,7 +239,7 @@ def version(args: Sequence[str]) -> int:
 
 
 def quiet_lightning() -> None:
-    """Hide advertisements, and messages for which the command line prints its own version."""
+    """Hide advertisements, and messages that the command line replaces."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero",
                  "lightning.fabric.utilities.seed"):  # fmt: skip
         logging.getLogger(name).addFilter(_is_wanted)

@@ -40,7 +40,7 @@ OPTIONS = (
     Option("json", bool, False, "Print the result of --plan as JSON.", ("fit",)),
     Option("plot_lr", bool, False, "Plot the planned learning rate, then stop.", ("fit",)),
     Option("test_after_fit", bool, False, "Test the best checkpoint after training.", is_recorded=True),
-    Option("notify", list[str] | None, None, "URL to notify when the run ends. This option can be repeated.", ("fit",)),
+    Option("notify", list[str] | None, None, "URL to notify when the run ends (can be repeated).", ("fit",)),
     Option("allow_untrained", bool, False, "Evaluate the initial weights without a run.", _EVALUATION),
     Option("images", str | None, None, "An image file or a folder of images to predict on.", ("predict",)),
     Option("table", str | None, None, "A file of rows or texts to predict on.", ("predict",)),

@@ -1,6 +1,6 @@
-"""Parses the command line. `prepare` rewrites it, and `LitCLI` parses it and creates the data, model and trainer.
+"""Parses the command line. `prepare` rewrites the arguments, and `LitCLI` parses them and creates the objects of a run.
 
-`session.py` calls both in this order, and runs the command.
+`session.py` calls `prepare` and `LitCLI`, and runs the command.
 """
 
 import copy
@@ -126,7 +126,7 @@ def _config(file: str, is_first: bool) -> list[str]:
 
 
 def name_of(config: str | None) -> str:
-    """Return the name of a config, such as `quickstart` for `configs/quickstart.yaml` and for its runs' config.yaml."""
+    """Return a config's name, such as `quickstart` for configs/quickstart.yaml or a config.yaml in runs/quickstart/."""
     if config is None:
         return "unnamed"
     path = Path(config)
@@ -159,7 +159,7 @@ def content_of(config: str) -> dict[str, Any] | None:
 
 
 def is_complete(config: str) -> bool:
-    """Return whether a config sets the classes of both model and data, so that it is not an overlay."""
+    """Return whether a config is complete, that is, sets the classes of both model and data."""
     content = content_of(config) or {}
     return all(isinstance(part := content.get(key), dict) and "class_path" in part for key in ("data", "model"))
 
@@ -228,7 +228,7 @@ def check(subcommand: str, options: Namespace) -> None:
     if options.run and options.init_from:
         raise UserError("--run resumes with the weights of the run: remove --init_from")
     if any(not re.match(r"https?://[\w.-]", os.path.expandvars(url)) for url in options.notify or ()):
-        raise UserError("notify: a URL must start with http:// or https:// and a host, and variables in it must be set")
+        raise UserError("notify: a URL must start with http:// or https:// and a host, and its variables must be set")
     strategy, known = options.trainer.strategy, ["auto", *StrategyRegistry.available_strategies()]
     if isinstance(strategy, str) and strategy.lower() not in known:
         name = strategy.rpartition(".")[2]
@@ -299,7 +299,7 @@ class LitCLI(ParsingCLI):
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Return the arguments of each Trainer method that are not exposed as options, by subcommand."""
+        """Return, for each subcommand, the arguments of the Trainer method that are not options."""
         common = {"model", "dataloaders", "datamodule", "weights_only", "verbose", "return_predictions"}
         # `fit` has no option ckpt_path, because `--ckpt_path last` would silently train from scratch in a new process.
         fit = {*common, "train_dataloaders", "val_dataloaders", "ckpt_path"}
@@ -315,7 +315,7 @@ class LitCLI(ParsingCLI):
         raise AssertionError
 
     def needs_options(self, subcommand: str) -> bool:
-        """Return whether a subcommand's options are needed. Unneeded options take a third of the parsing time."""
+        """Return whether a subcommand's options are needed. Omitting the others saves a third of the parsing time."""
         return not self.given or subcommand in self.given
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -363,7 +363,7 @@ class LitCLI(ParsingCLI):
 
     @cached_property
     def given_options(self) -> list[dict[str, Any]]:
-        """For each command-line argument, a mapping of the options that it sets to their values."""
+        """A dictionary of option values for each command-line argument."""
         return [_options_in(word) for word in self.words if word.startswith("--")]
 
     def check_early_stopping(self) -> None:
@@ -450,7 +450,7 @@ def replace_run_dir(value: Any, run: Path) -> Any:
 
 
 def argument_of(kind: Any, name: str) -> inspect.Parameter | None:
-    """Return an argument of a class or of the base class to which it passes `**kwargs`. None if there is none."""
+    """Return an argument of a class or of the base class to which the class passes `**kwargs`, or None."""
     for one in getattr(kind, "__mro__", ()):
         parameters = inspect.signature(one.__init__).parameters
         if name in parameters:
@@ -496,7 +496,7 @@ def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> N
 
 
 def describe_missing_link(model: dict[str, Any], data: dict[str, Any], links: Mapping[str, str]) -> str | None:
-    """Return a message about attributes that a model needs but the data module lacks. None if there are none."""
+    """Return a message about attributes that a model needs but the data module lacks, or None."""
     try:
         known = build_datamodule(data)
         missing = [s for s, a, _ in _iterate_links(model, links) if a.default is a.empty and not hasattr(known, s)]
@@ -507,7 +507,7 @@ def describe_missing_link(model: dict[str, Any], data: dict[str, Any], links: Ma
 
 
 def _iterate_links(model: Any, links: Mapping[str, str]) -> Iterator[tuple[str, inspect.Parameter, Any]]:
-    """Yield the data attribute, the model argument and the config of the class with this argument for each link."""
+    """For each link, yield the data attribute, the linked argument, and the config of the class that accepts it."""
     for source, target in links.items():
         *path, name = target.split(".init_args.")
         owner: dict[str, Any] | None = model

@@ -85,7 +85,7 @@ def _positional(word: str, configs: dict[str, Path], command: str) -> str:
 
 
 def _config_file(name: str, configs: dict[str, Path]) -> str | None:
-    """Return the config file for a path, or for the name of a shipped config or overlay. None if there is none."""
+    """Return the config file for a path, or for the name of a shipped config or overlay. None if none matches."""
     if Path(name).is_file() and name.endswith((".yaml", ".yml")):
         return name
     if not re.fullmatch(r"[\w./-]+", name):
@@ -104,7 +104,7 @@ def _is_boolean(value: str) -> bool:
 
 
 def _learning_rate_option(words: Sequence[str], configs: dict[str, Path]) -> str:
-    """Return the full option that sets the learning rate, either of the optimizer or in a plain module's constructor.
+    """Return the full option for the learning rate. For a plain module, this is an argument of its constructor.
 
     Raises:
         UserError: the model has several optimizers.

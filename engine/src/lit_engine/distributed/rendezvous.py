@@ -193,7 +193,7 @@ class Rendezvous:
             return error
 
     def _join(self) -> bool:
-        """Join the newest part of the store. Return whether rank 0 has started the part or reported a failure."""
+        """Join the newest part of the store. Return whether rank 0 has confirmed the start or reported a failure."""
         name = self.store.get("newest").decode() if self.store.check(["newest"]) else ""
         if name != self.name:
             self.name, self.part = name, dist.PrefixStore(name, self.store)

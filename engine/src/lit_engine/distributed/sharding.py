@@ -2,7 +2,7 @@
 
 The overlays `fsdp2` and `tensor_parallel` use the strategy `Sharded`. A network can define two plain PyTorch methods:
 
-- `blocks()` returns modules that `forward` calls once each. During training, only one of them is gathered at a time.
+- `blocks()` returns modules that `forward` calls once. In training, only one of these modules is gathered at a time.
   Without this method, the whole network is gathered for each step, and only gradients and optimizer state stay sharded.
 - `tensor_parallel_plan()` maps layer names to the `ParallelStyle` with which tensor parallelism splits the layer.
 """
@@ -71,7 +71,7 @@ class Sharded(ModelParallelStrategy):
         self._data_parallel_size = self.world_size // size
 
     def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
-        """Step the optimizer. Raise UserError if it cannot work on shards."""
+        """Step the optimizer. Raise UserError if the optimizer does not support shards."""
         refusal = f"{type(optimizer).__name__} with these options cannot work on shards"
         if isinstance(optimizer, LBFGS):  # each process would do its own line search
             raise UserError(f"{refusal}: it needs all weights at once")
@@ -115,7 +115,7 @@ class Sharded(ModelParallelStrategy):
                 module.unshard() if whole else module.reshard()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return whole tensors on the CPU in the first process, and None in all other processes. All must call this."""
+        """Return whole tensors on the CPU in the first process and None in all others. All processes must call this."""
         own = self.lightning_module.state_dict(keep_vars=True)  # type: ignore[union-attr]
         # Gather tied weights only once.
         once = {id(value): value.detach() for value in own.values()}
@@ -162,7 +162,7 @@ def gather_full_tensors(value: Any, keep: bool) -> Any:
 
 
 def as_sharded(value: Any, like: Any) -> Any:
-    """Shard a whole tensor like `like`. Return `value` if `like` is not sharded or has a different shape."""
+    """Shard `value` in the same way as `like`. If `like` is not sharded or has a different shape, return `value`."""
     if not (isinstance(like, DTensor) and isinstance(value, Tensor) and value.shape == like.shape):
         return value
     # No process needs to send data, because each process has read the whole tensor.
@@ -220,7 +220,7 @@ def gradients(optimizer: Any) -> list[Tensor]:
 
 
 def local_shards(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return this process's shard of each tensor. In-place changes of the shards affect the tensors."""
+    """Return this process's shard of each tensor. In-place changes to a shard also change the tensor."""
     return [one.to_local() if isinstance(one, DTensor) else one for one in tensors]
 
 

@@ -124,7 +124,7 @@ class RunDir:
 
     @classmethod
     def latest(cls, runs: str | Path, config: str | None = None) -> "RunDir":
-        """Return the most recently started or resumed run (of one config, if given) that has checkpoints.
+        """Return the most recently started or resumed run that has checkpoints, for all configs or one config.
 
         The time comes from provenance.json, because copying or touching a file changes its modification time.
 
@@ -138,7 +138,7 @@ class RunDir:
 
     @classmethod
     def newest(cls, runs: str | Path, config: str | None = None) -> list["RunDir"]:
-        """Return the runs (of one config, if given) that have checkpoints. The most recently started run is first."""
+        """Return the runs that have checkpoints, the most recently started run first, for all configs or one config."""
         files = Path(runs).expanduser().glob(f"{config or '*'}/*/config.yaml")
         found = [cls(file.parent) for file in files if (file.parent / "checkpoints").is_dir()]
         return sorted(found, key=lambda run: (run._last_start(), run.path), reverse=True)
@@ -201,7 +201,7 @@ class RunDir:
     def state(self) -> str:
         """Return `running`, `finished`, `failed`, `stopped` (by a signal), `killed` (no exit status) or `unfinished`.
 
-        A run is `unfinished` if an earlier version or the learning rate finder created it and training did not finish.
+        A run is `unfinished` if it was created by an earlier version or the learning rate finder, and did not finish.
 
         Raises:
             RunError: provenance.json or metrics.json is broken.

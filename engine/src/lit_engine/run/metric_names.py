@@ -50,7 +50,7 @@ def base_of(name: str) -> str:
 
 @cache
 def recorded_name(name: str, stage: str) -> str:
-    """Return the name under which a metric logged in a stage is recorded."""
+    """Return the recorded name of a metric that was logged in a stage."""
     return name if stage in ("train", stage_of(name)) else f"{stage}/{name}"
 
 

@@ -25,7 +25,7 @@ _hidden: dict[str, str] = {}  # maps text that must not be recorded to its repla
 
 
 def hide(urls: Sequence[str]) -> None:
-    """Hide all but the host of URLs, which may contain secrets, in all records of the command and the changes.
+    """Mask URLs, which may contain secrets, in all records of the command and the changes. Only the host stays visible.
 
     `sys.argv` is also changed, because W&B records it and launched processes receive it.
     """
@@ -88,8 +88,8 @@ def _version(package: str) -> str | None:
 def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
     """Return a patch for `git apply` that turns the commit into the running code, and the paths of the changed files.
 
-    The patch includes all changes to tracked files, and small new source files in src/ and configs/. The first lines of
-    the patch list omitted new files. The repository itself is not changed.
+    The patch includes all changes to tracked files, and small new source files in src/ and configs/. Omitted new files
+    are listed in the first lines of the patch. The repository itself is not changed.
     """
     try:
         root = Path(os.fsdecode(_git(folder, "rev-parse", "--show-toplevel").rstrip(b"\n")))
