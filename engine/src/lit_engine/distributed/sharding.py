@@ -72,7 +72,7 @@ class Sharded(ModelParallelStrategy):
 
     def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
         """Step the optimizer. Raise UserError if the optimizer does not support shards."""
-        refusal = f"{type(optimizer).__name__} with these options cannot work on shards"
+        refusal = f"{type(optimizer).__name__} with these options does not support sharding"
         if isinstance(optimizer, LBFGS):  # each process would do its own line search
             raise UserError(f"{refusal}: it needs all weights at once")
         try:
