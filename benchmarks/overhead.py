@@ -48,11 +48,11 @@ BATCH = 64
 
 
 class Bare(LightningModule):
-    """Minimal LightningModule."""
+    """Minimal LightningModule, with the fused Adam if requested."""
 
-    def __init__(self, net: nn.Module) -> None:
+    def __init__(self, net: nn.Module, fused: bool = False) -> None:
         super().__init__()
-        self.net = net
+        self.net, self.fused = net, fused
 
     def _loss(self, batch: Sequence[Tensor]) -> Tensor:
         images, targets = batch[0], batch[1]
@@ -70,7 +70,7 @@ class Bare(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam."""
-        return torch.optim.Adam(self.parameters(), lr=0.001)
+        return torch.optim.Adam(self.parameters(), lr=0.001, fused=self.fused)
 
 
 class Batches:
@@ -124,6 +124,17 @@ def run(module: LightningModule, data: Any, *, csv: bool = False, record: bool =
     return Times.mean(EpochClock.epochs[1:])
 
 
+def barebones(
+    module: LightningModule, loaders: tuple[Batches, Batches], epochs: int = 2, steps: int | None = None
+) -> Times:
+    """Return the mean time per epoch, without the first, of Lightning's Trainer with all its features turned off."""
+    quiet_lightning()  # no list of what is turned off
+    Trainer(
+        barebones=True, accelerator="cpu", max_epochs=epochs + 1, limit_train_batches=steps, callbacks=[EpochClock()]
+    ).fit(module, *loaders)
+    return Times.mean(EpochClock.epochs[1:])
+
+
 def stages() -> tuple[dict[str, Callable[[], Times]], int]:
     """Return the stages, each with one part more than the previous one, and the number of steps per epoch."""
     quiet_lightning()
@@ -144,6 +155,7 @@ def stages() -> tuple[dict[str, Callable[[], Times]], int]:
 
     return {
         "loop by hand, with sums": plain,
+        "Trainer(barebones=True), module and loader": lambda: barebones(Bare(net()), loaders),
         "bare Trainer, module and loader": lambda: run(Bare(net()), loaders),
         "+ data module": lambda: run(Bare(net()), data),
         "+ task: exact sums, seed of each step, validation metrics": lambda: run(task(), data),

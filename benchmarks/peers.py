@@ -15,6 +15,7 @@ and float32. This project uses fused optimizers, as its configs do, and reuses f
   (beam 5); speed of translating the test split with the defaults: 8,000 positions per batch, sorted by length, here; 64
   sentences in JoeyNMT.
 - images: Fashion-MNIST, the same nets, 64 per batch, Adam, no augmentation; see `baselines.customary`, `peers_timm.py`.
+- files: reading JPEG files of two sizes without training, in the loaders of timm and torchvision; see `peers_files.py`.
 
 Speeds and ratios are medians over interleaved rounds. Ratios are shown with their minimum and maximum.
 """
@@ -37,6 +38,7 @@ from subprocess import PIPE, STDOUT
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from baselines import customary
 from common import (
@@ -54,6 +56,7 @@ from common import (
     show_ratio,
     table,
 )
+from PIL import Image
 
 from lit_engine.run.directory import RunDir
 from lit_project.data.parallel_text.corpora import Multi30k
@@ -255,10 +258,51 @@ def images(quick: bool) -> dict[str, Any]:
     return found
 
 
+def write_photos(folder: Path, size: tuple[int, int], count: int) -> None:
+    """Write JPEG files in two class folders: smooth shapes with the fine grain of a photo."""
+    draw = np.random.default_rng(0)
+    for number in range(count):
+        shapes = Image.fromarray(draw.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize(
+            size, Image.Resampling.BICUBIC
+        )
+        grain = draw.normal(0, 6, (size[1], size[0], 3))
+        file = folder / "ab"[number % 2] / f"{number}.jpg"
+        file.parent.mkdir(exist_ok=True)
+        Image.fromarray((np.asarray(shapes) + grain).clip(0, 255).astype(np.uint8)).save(file, quality=90)
+
+
+def files(quick: bool) -> dict[str, Any]:
+    """Compare the speed of loading JPEG files, print a table for each size and return the results."""
+    here, python = sys.executable, environment(*TIMM)
+    found: dict[str, Any] = {"versions": TIMM}
+
+    def load(folder: str, toolkit: str, workers: int) -> Times:
+        words = ROOT / "benchmarks" / "peers_files.py", toolkit, str(workers), folder
+        paths = f"{ROOT}/src:{ROOT}/engine/src"
+        return Times(float(output(python if toolkit == "timm" else here, *words, path=paths).split()[-1]), math.nan)
+
+    for size, count in (((500, 375), 400), ((2000, 1500), 80)):
+        with TemporaryDirectory() as folder:
+            write_photos(Path(folder), size, count // 2 if quick else count)
+            variants = {
+                f"{toolkit}, {workers} workers": partial(load, folder, toolkit, workers)
+                for workers in (0, 2) for toolkit in ("lit_project", "torchvision", "timm")
+            }  # fmt: skip
+            times, rows = interleave(variants, 1 if quick else 3), []
+        title = "JPEG files of {} × {} pixels".format(*size)
+        for name, own in times.items():
+            base = times[f"lit_project, {name.split()[-2]} workers"]
+            speed, longer = statistics.median(1000 / t.wall for t in own), ratio(own, base)
+            found.setdefault(title, {})[name] = {"images per second": speed, "times as long": longer}
+            rows.append([name, f"{speed:,.0f}", show_ratio(longer)])
+        table(f"{title}; {' '.join(TIMM)}", ["", "images/s", "times as long"], rows)
+    return found
+
+
 def main() -> None:
     """Run the benchmark as requested on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = {"tokens": tokens, "bleu": bleu, "images": images}
+    parts = {"tokens": tokens, "bleu": bleu, "images": images, "files": files}
     parser.add_argument("--part", nargs="+", choices=list(parts), default=list(parts))
     parser.add_argument("--quick", action="store_true", help="run one round of a few steps and save nothing")
     options = parser.parse_args()

@@ -66,9 +66,9 @@ print(about["class_names"][best], probabilities[0, best])
 """
 # Name, title and path.
 PAGES = [
-    ("run", "The page of a run", f"{RUN}/index.html"),
-    ("compare", "The page of a comparison", "repeats/compare.html"),
-    ("sweep", "The page of a sweep", "sweeps/quickstart_cnn/index.html"),
+    ("run", "A run page", f"{RUN}/index.html"),
+    ("compare", "A comparison page", "repeats/compare.html"),
+    ("sweep", "A sweep page", "sweeps/quickstart_cnn/index.html"),
 ]
 
 

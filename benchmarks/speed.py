@@ -10,6 +10,7 @@ start of an epoch to the start of the next, without start-up and the first epoch
 vary less than wall-clock seconds on a shared machine; with one thread on an idle machine, both are similar.
 
 - template: `lit-project fit` on a terminal, with progress bar, metrics.csv, best and last checkpoints, and figures.
+- barebones: a minimal module and loader with Lightning's `Trainer(barebones=True)`, which has no features.
 - plain: a hand-written loop over the same tensors (`plain.Plain`), which records only loss and accuracy.
 - customary: torchvision transforms per sample, DataLoader, `self.log` in each step (`baselines.customary`).
 
@@ -23,15 +24,17 @@ import json
 import statistics
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 from baselines import customary
 from common import DATA, RESULTS, Times, as_the_program, fit, interleave, machine, ratio, save, show_ratio, table
+from overhead import Bare, Batches, barebones, measure, processes
 
 from lit_project.data.mnist import FashionMNIST
 from lit_project.models.mlp import MLP
-from plain import Plain
+from plain import EVAL_BATCH, Plain
 
 SHORT = 400  # steps per epoch in comparisons with the customary pipeline
 LARGE: dict[str, Any] = {"hidden_sizes": [512, 512]}
@@ -43,11 +46,12 @@ PARTS: dict[str, tuple[str, dict[str, Any], int, int | None, bool]] = {
     "small": ("784-64-128-64-10 with batch norm, batch 128", SMALL, 128, SHORT, True),
 }
 OVERHEAD = [("template", "of plain"), ("template, fused", "of plain, fused"), ("template, fused", "of plain")]
+FEATURES = [("template", "of barebones"), ("template, fused", "of barebones, fused")]
 CLAIMS = {
-    "full": [(*claim, "at most 1.05") for claim in OVERHEAD],
+    "full": [*((*claim, "at most 1.1") for claim in OVERHEAD), *((*claim, "at most 1") for claim in FEATURES)],
     "large": [("customary, 0 workers", "of template", "at least 1.4"), ("customary, 2 workers", "of template", "")],
-    "small": [*((*claim, "at most 1.2") for claim in OVERHEAD), ("customary, 0 workers", "of template", "at least 4"),
-              ("customary, 2 workers", "of template", "")],
+    "small": [*((*claim, "at most 1.35") for claim in OVERHEAD), *((*claim, "at most 1") for claim in FEATURES),
+              ("customary, 0 workers", "of template", "at least 4"), ("customary, 2 workers", "of template", "")],
 }  # fmt: skip
 
 
@@ -87,9 +91,14 @@ def compare(title: str, net: dict[str, Any], batch_size: int, steps: int | None,
         loop = Plain(new_net(), data.splits["train"], data.splits["val"], batch_size, steps, fused)
         return loop.times(options.epochs)
 
+    def bare(fused: bool = False) -> Times:
+        train, val = data.splits["train"], data.splits["val"]
+        loaders = Batches(train[0], train[1], batch_size, True), Batches(val[0], val[1], EVAL_BATCH, False)
+        return barebones(Bare(new_net(), fused), loaders, options.epochs, steps)
+
     ours = partial(template, net, batch_size, options.epochs, steps)
-    variants: dict[str, Callable[[], Times]] = {"plain": plain, "template": ours}
-    variants |= {"plain, fused": partial(plain, True), "template, fused": partial(ours, True)}
+    variants: dict[str, Callable[[], Times]] = {"plain": plain, "barebones": bare, "template": ours}
+    variants |= {f"{name}, fused": partial(run, True) for name, run in variants.items()}  # type: ignore[call-arg]
     if with_customary:
         for workers in (0, 2):
             variants[f"customary, {workers} workers"] = partial(
@@ -106,7 +115,10 @@ def compare(title: str, net: dict[str, Any], batch_size: int, steps: int | None,
             "CPU seconds an epoch": [t.cpu for t in values] if alone else None,
             "of plain": ratio(values, times["plain"]),
             "of plain, CPU": ratio(values, times["plain"], "cpu") if alone else None,
-            "of plain, fused": ratio(values, times["plain, fused"]),
+            **{
+                f"of {other}": ratio(values, times[other])
+                for other in ("plain, fused", "barebones", "barebones, fused")
+            },
             "of template": ratio(values, times["template"]),
         }
         seconds = statistics.median(t.wall for t in values)
@@ -124,12 +136,12 @@ def compare(title: str, net: dict[str, Any], batch_size: int, steps: int | None,
         ["", "s/epoch", "µs/step", "of plain", "of plain, CPU", "of plain, fused", "of template"],
         rows,
     )
-    for clock in ("wall", "cpu"):
-        pairs = zip(times["template"], times["plain"], strict=True)
+    for other, kind, clock in product(("plain", "barebones"), ("", ", fused"), ("wall", "cpu")):
+        pairs = zip(times[f"template{kind}"], times[f"{other}{kind}"], strict=True)
         extra = [getattr(a - b, clock) / count * 1e6 for a, b in pairs]
         median, spread = statistics.median(extra), f"({min(extra):.0f} to {max(extra):.0f})"
-        result[f"template - plain, µs a step, {clock}"] = median
-        print(f"  template - plain, {clock}: {median:.0f} µs per step {spread}")
+        result[f"template - {other}, µs a step, {clock}{kind}"] = median
+        print(f"  template - {other}{kind}, {clock}: {median:.0f} µs per step {spread}")
     return result
 
 
@@ -158,8 +170,6 @@ def main() -> None:
     options = parser.parse_args()
     as_the_program(options.threads)
     if options.where or options.processes:
-        from overhead import measure, processes
-
         return measure(options.rounds) if options.where else processes(options.rounds)
     file = RESULTS / "speed.json"
     results = json.loads(file.read_text()).get("parts", {}) if file.exists() else {}

@@ -1,13 +1,14 @@
 """Families of examples, from which `init_project.py` assembles a project.
 
-Each family lists patterns for its own files and keys for its lines in shared files. In a pattern, `PACKAGE` stands for
-the package folder, and `*` also matches slashes. A key is the first word of a line, with or without quotes. Such a line
-is removed unless the project keeps a family that lists its key. Files that match no pattern stay in the template.
+Each family has glob patterns for its own files, and keys for its lines in files shared with other families. In a
+pattern, `PACKAGE` stands for the package folder, and `*` also matches slashes. A key is the first word of a line, with
+or without quotes. A line with a key is removed unless the project keeps a family that lists this key. Files that match
+no pattern stay in the template.
 
-A Markdown file can contain sections for some families. A section starts with an `only` comment, which lists the
-families, and ends with an `end` comment (see `keep_sections`). Text for `template` never appears in a project. Put
-both comments on lines of their own around paragraphs, or use them within a line. For a list item or a table row, put
-the start comment at the end of the previous line.
+A Markdown file can contain sections for certain families. A section starts with an `only` comment, which lists the
+families, and ends with an `end` comment (see `keep_sections`). Text for `template` never appears in a project. For
+whole paragraphs, put each comment on a separate line. The comments can also be used within a line. For a list item or a
+table row, put the start comment at the end of the previous line.
 """
 
 import re
@@ -18,14 +19,14 @@ PYPROJECT, MAIN = "pyproject.toml", "PACKAGE/__main__.py"
 
 
 class Family(NamedTuple):
-    """Glob patterns for a family's own files, and keys for the family's lines in each shared file."""
+    """A family's files, as glob patterns, and its lines in shared files, as keys."""
 
     files: str
     keys: dict[str, str]
 
 
 FAMILIES = {
-    # Every project has this family, because `make demo` and the tests need it.
+    # Every project contains this family, because `make demo` and the tests need its files.
     "classification": Family(
         files="""
             PACKAGE/__init__.py PACKAGE/__main__.py
@@ -61,7 +62,7 @@ FAMILIES = {
             MAIN: "feature_names target_names feature_mean feature_std target_mean target_std input_size output_size"
         },
     ),
-    # Task kinds of new_task.py.
+    # Task kinds for new_task.py.
     "lightning": Family(files="scripts/task_kinds/lightning/*", keys={}),
     "multilabel": Family(files="scripts/task_kinds/multilabel/*", keys={}),
     "segmentation": Family(files="scripts/task_kinds/segmentation/*", keys={}),
@@ -104,7 +105,7 @@ def belongs(path: str, family: str, package: str) -> bool:
 
 
 def dropped_keys(keep: tuple[str, ...]) -> dict[str, set[str]]:
-    """Return the keys whose lines are removed from each shared file when only these families are kept."""
+    """Return the keys of the lines to remove from each shared file if only the families in `keep` are kept."""
     kept = {(file, key) for name in keep for file, keys in FAMILIES[name].keys.items() for key in keys.split()}
     found: dict[str, set[str]] = {}
     for owned in (OURS, *(family.keys for family in FAMILIES.values())):
@@ -114,10 +115,10 @@ def dropped_keys(keep: tuple[str, ...]) -> dict[str, set[str]]:
 
 
 def keep_sections(text: str, keep: tuple[str, ...]) -> str:
-    """Remove the markers from a Markdown page, and the sections of families that are not kept.
+    """Remove all markers from a Markdown page, and all sections of families that are not kept.
 
     Raises:
-        ValueError: A marker lists an unknown family or is unpaired.
+        ValueError: If a marker lists an unknown family or is unpaired.
     """
 
     def resolve(found: re.Match[str]) -> str:

@@ -43,7 +43,7 @@ def main(args: Sequence[str] | None = None) -> int:
     add("--keep", default=",".join(FAMILIES), help="families of examples to keep; default: %(default)s")
     add("--no-git", action="store_true", help="do not create a git repository")
     add("--dry-run", action="store_true", help="only list the files")
-    # update_project.py sets this to skip the name check, because the project's own name is already in use.
+    # update_project.py sets this option to skip the name check, because the project's own name is already in use.
     add("--again", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(args)
     try:
@@ -67,7 +67,7 @@ def init(options: argparse.Namespace) -> int:
     elif place.resolve().is_relative_to(ROOT):
         raise TemplateError(f"{place} is inside the template: choose a folder elsewhere with --dir, or use --here")
     elif place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise TemplateError(f"{place} is not an empty folder: choose another with --dir")
+        raise TemplateError(f"{place} is not an empty folder: choose a different folder with --dir")
     project = generate(sources, options.name, keep, commit)
     if options.dry_run:
         print(f"would create {place} with {', '.join(keep)} ({len(project)} files):", *sorted(project), sep="\n  ")
@@ -112,7 +112,8 @@ def git(folder: Path, *args: str, check: bool = True, env: Mapping[str, str] | N
 def template_files() -> tuple[dict[str, bytes], str]:
     """Return the content of all tracked files by path, and the commit.
 
-    For an unpacked archive without git, return all files that .gitignore does not exclude, and an empty commit id.
+    If the template is an unpacked archive without git, return all files that .gitignore does not exclude, and an empty
+    commit id.
     """
     if (ROOT / ".git").exists():
         if changed := git(ROOT, "status", "--porcelain"):
@@ -193,7 +194,7 @@ def generate(sources: Mapping[str, bytes], name: str, keep: tuple[str, ...], com
 
 
 def remove_keys(text: str, keys: Iterable[str], path: str) -> str:
-    """Remove the lines that start with each key. If there are none, remove the list items that start with the key."""
+    """Remove the lines that start with each key. If no line starts with a key, remove list items that start with it."""
     for key in keys:
         word = rf"{re.escape(key)}(?![\w.-])"
         item = rf'"{word}[^",]*"(?:: "[^"]*")?'

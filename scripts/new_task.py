@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATES = ROOT / "scripts" / "task_kinds"
-# Destination of each template.
+# Destinations of the template files.
 PLACES = {
     "data.txt": "src/PACKAGE/data/TASK_NAME.py",
     "model.txt": "src/PACKAGE/models/TASK_NAME.py",

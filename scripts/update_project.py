@@ -1,7 +1,7 @@
 """Update a project with the changes made to this template since the project was created.
 
-Generates the project twice, from the template commit recorded in its `.template.toml` and from the current commit, and
-applies the difference to the project. The library's wheel is replaced, and all other files are merged line by line. The
+The project is generated twice, from the template commit recorded in `.template.toml` and from the current commit. The
+difference is applied to the project. The library's wheel is replaced, and all other files are merged line by line. The
 changes are staged but not committed. For more details, see docs/make-it-yours.md.
 
     python scripts/update_project.py PROJECT_FOLDER
@@ -41,13 +41,13 @@ def update(project: Path, check: bool) -> int:
     old = commit_of(answers)
     if not git(ROOT, "ls-tree", old, "engine"):
         raise TemplateError(
-            f"{project} was created before the library became a package, so it cannot be updated: create a new project "
-            "with init_project.py and move your files into it"
+            f"{project} was created before the library became a package, so it cannot be updated: "
+            "create a new project with init_project.py and move your files into it"
         )
     with tempfile.TemporaryDirectory(prefix="update-project-") as folder:
         before = regenerate(old, answers, Path(folder, "before"), project)
         after = regenerate(commit, answers, Path(folder, "after"), project)
-        shutil.copy(project / RECORD, before)  # prevents merge conflicts in the record
+        shutil.copy(project / RECORD, before)  # prevents merge conflicts in this file
         base, new = (tree(project, made, Path(folder)) for made in (before, after))
     newer = [path for path in changed(project, base, new) if path != RECORD]
     if check or not newer:
@@ -71,12 +71,12 @@ def commit_of(answers: Mapping[str, Any]) -> str:
 
 
 def recorded(project: Path) -> dict[str, Any]:
-    """Return the content of `.template.toml`. Raises TemplateError if the project has uncommitted changes."""
+    """Return the content of `.template.toml`. Raise TemplateError if the project has uncommitted changes."""
     answers = tomllib.loads((project / RECORD).read_text())
     if missing := [name for name in ("commit", "name", "keep") if not answers.get(name)]:
         raise TemplateError(
-            f"{RECORD} contains no {missing[0]}: a project created without git history cannot be updated; create a new "
-            "project and move your files into it"
+            f"{RECORD} contains no {missing[0]}: a project created without git history cannot be updated; "
+            "create a new project and move your files into it"
         )
     if not (project / ".git").exists():
         raise TemplateError(f"{project} is not the root of a git repository: run `git init` and commit first")
@@ -129,7 +129,10 @@ def merge(project: Path, base: str, new: str, commit: str) -> int:
         raise TemplateError(f"git cannot merge into {project}: run `git cherry-pick --no-commit {child}` there")
     print(f"updated {project} to the template's commit {commit[:12]}, staged: {', '.join(staged) or 'nothing'}")
     if conflicts:
-        print(f"error: both sides changed {', '.join(sorted(conflicts))}: resolve and `git add` them", file=sys.stderr)
+        print(
+            f"error: both sides changed {', '.join(sorted(conflicts))}: resolve the conflicts and `git add` the files",
+            file=sys.stderr,
+        )
     print("next: git diff --cached, make test, git commit (`git reset --hard` undoes the update)")
     return 1 if conflicts else 0
 

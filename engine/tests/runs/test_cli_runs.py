@@ -160,6 +160,15 @@ def test_predict_on_a_folder_of_images(lit, trained, workspace):
     assert lit(predict, *samples, "--trainer.limit_predict_batches=1").status == 0
 
 
+@pytest.mark.parametrize(("command", "kind"), [("predict", "best"), ("test", "best"), ("fit", "last")])
+def test_a_command_reads_one_checkpoint_once(lit, trained, monkeypatch, command, kind):
+    files, load = [], torch.load
+    monkeypatch.setattr(torch, "load", lambda file, **options: files.append(Path(file).name) or load(file, **options))
+    more = "--trainer.max_epochs=4 --model.schedulers=null --test_after_fit=false" if command == "fit" else ""
+    assert lit(f"{command} --run {trained} {more}").status == 0
+    assert [name.partition("-")[0].partition(".")[0] for name in files] == [kind]
+
+
 def test_processes_load_the_images_to_predict_on(tmp_path):
     Image.new("L", (4, 4)).save(tmp_path / "a.png")
     data = DatasetImages(class_names=["a", "b"], num_workers=2, pin_memory=True)

@@ -175,7 +175,7 @@ def test_numbers_of_predictions_are_numbers(run):
     first = {"index": 0, "class_name": "7, or 1", "score": 0.5, "target": 1.5, "size": "1_2"}
     second = {"index": 1, "class_name": "8", "score": 2.0, "target": None, "size": "3_4"}
     assert run.predictions("new") == [first, second]
-    with pytest.raises(RunError, match=r"no such table of predictions: .*test.csv \(existing: new\)"):
+    with pytest.raises(RunError, match=r"no such predictions: .*test.csv \(available: new\)"):
         run.predictions()
 
 

@@ -1,4 +1,4 @@
-"""Averages the weights in several checkpoints."""
+"""Averages the weights of several checkpoints."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +13,9 @@ NAME = "average.ckpt"
 def average(checkpoints: Sequence[Path], target: Path) -> Path:
     """Write the mean of the weights in `checkpoints` to `target`, and return `target`.
 
-    Averaging the last epochs often helps as much as an ensemble (Vaswani et al. 2017; Izmailov et al. 2018).
-    Floating-point weights are averaged in double precision. Counters, such as in batch norm, and all other content come
-    from the first checkpoint. The states of optimizers and schedules are omitted.
+    Averaging the weights of the last epochs often helps as much as an ensemble (Vaswani et al. 2017; Izmailov et al.
+    2018). Floating-point weights are averaged in double precision. Integers, such as batch-norm counters, and all other
+    content are copied from the first checkpoint. The states of optimizers and schedules are omitted.
 
     Raises:
         CheckpointError: if the names or shapes of the weights differ.

@@ -16,18 +16,18 @@ from lit_engine.run.metric_names import strip_stage
 
 
 class Checkpoint(ModelCheckpoint):
-    """ModelCheckpoint that saves `checkpoints/best-epochNNN.ckpt`, which is chosen by a metric, and `last.ckpt`.
+    """ModelCheckpoint that saves `last.ckpt`, and the best checkpoint by a metric as `checkpoints/best-epochNNN.ckpt`.
 
-    A run resumes from `last.ckpt`. The engine (`Saver`) writes it when training starts, after each epoch, within long
-    epochs, and after a signal. With Lightning's `save_last`, `last.ckpt` would be a copy of the newest *best*
+    A run resumes from `last.ckpt`. The engine (`Saver`) writes this file when training starts, after each epoch, within
+    long epochs, and after a signal. With Lightning's `save_last`, `last.ckpt` would be a copy of the newest *best*
     checkpoint, and a resumed run would repeat all epochs since then.
 
     Args:
         monitor: metric that selects the best checkpoint, such as `val/accuracy`; null keeps only the last checkpoint.
         mode: whether higher (`max`) or lower (`min`) values of the metric are better.
         save_top_k: number of best checkpoints to keep.
-        every_n_epochs: number of epochs between checkpoints, both best and last.
-        keep_last: number of recent epochs to keep as `epochNNN.ckpt`. `--ckpt_path average` uses their mean.
+        every_n_epochs: number of epochs between checkpoints, for the best and the last checkpoint.
+        keep_last: number of recent epochs to keep as `epochNNN.ckpt`. `--ckpt_path average` averages these files.
         every_minutes: also write `last.ckpt` after this many minutes, in case of a `kill -9`. null disables this.
         every_n_steps: also write `last.ckpt` after this many optimizer steps.
 
@@ -58,7 +58,7 @@ class Checkpoint(ModelCheckpoint):
             save_top_k=save_top_k if monitor else 0,
             save_last=False,
             every_n_epochs=every_n_epochs,
-            # If several checkpoints are kept, two may be from the same epoch.
+            # Several checkpoints may be from the same epoch.
             filename="best-epoch{epoch:03d}" + ("" if save_top_k in (0, 1) else "-step{step}"),
             auto_insert_metric_name=False,  # the slash in val/accuracy would create a folder
             enable_version_counter=False,
@@ -101,7 +101,7 @@ class Checkpoint(ModelCheckpoint):
 class LossCheckpoint(Checkpoint):
     """Default checkpoint callback, which selects the best checkpoint by the validation loss.
 
-    The metric, such as `val_loss`, is chosen in the first validation. A run without such a metric has only `last.ckpt`.
+    The metric, such as `val_loss`, is chosen in the first validation. Without such a loss, only `last.ckpt` exists.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,8 @@ class LossCheckpoint(Checkpoint):
 
     @property
     def state_key(self) -> str:
-        return type(self).__name__  # independent of the metric, which is not known at first
+        # The key must not depend on the metric, which is unknown before the first validation.
+        return type(self).__name__
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.monitor is None and not trainer.sanity_checking:
@@ -120,8 +121,8 @@ class LossCheckpoint(Checkpoint):
             self._follow(next(losses, None))
             if self.monitor is None and trainer.current_epoch == 0:
                 print_once(
-                    "no best checkpoint is kept, because the validation logs no loss: add the callback Checkpoint with "
-                    "a monitor and a mode"
+                    "no best checkpoint is kept, because the validation logs no loss: "
+                    "add the callback Checkpoint with a monitor and a mode"
                 )
         super().on_validation_end(trainer, pl_module)
 
@@ -135,12 +136,12 @@ class LossCheckpoint(Checkpoint):
 
 
 def fast_dev_run(trainer: Trainer) -> bool:
-    """Return whether the trainer runs Lightning's smoke test, which saves nothing."""
+    """Return whether `fast_dev_run` is set, so that the trainer saves nothing."""
     return bool(getattr(trainer, "fast_dev_run", False))
 
 
 def _move_paths(value: Any, folder: str) -> Any:
-    """Return a value of the callback's state with checkpoint paths changed to `folder`."""
+    """Return a part of the callback's state with all checkpoint paths moved to `folder`."""
     if isinstance(value, str) and value.endswith(".ckpt"):
         return str(Path(folder) / Path(value).name)
     if isinstance(value, dict):

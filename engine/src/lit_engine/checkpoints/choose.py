@@ -13,8 +13,8 @@ from lit_engine.run.directory import BEFORE_NAN, RunDir
 def find_newest_checkpoint(run: RunDir) -> tuple[Path, list[Path]]:
     """Return the checkpoint to resume from, and the damaged checkpoints that were skipped.
 
-    A run resumes from `last.ckpt` if it is intact, or else from the intact checkpoint with the latest step. The
-    checkpoint of `NaNGuard` is never used, because its counters already include the batches of the failed step.
+    A run resumes from `last.ckpt` if this file is intact, and otherwise from the intact checkpoint with the latest
+    step. The checkpoint of `NaNGuard` is never used, because its counters include the batches of the failed step.
 
     Raises:
         RunError: if there is no intact checkpoint.
@@ -35,8 +35,8 @@ def find_newest_checkpoint(run: RunDir) -> tuple[Path, list[Path]]:
 def choose_checkpoint(run: RunDir, which: str = "best") -> Path:
     """Return a checkpoint of a run. `which` is `best`, `last`, `average`, a path, or a file name in the run.
 
-    If the run monitors no metric, `best` is the newest checkpoint. `average` is the mean of the epochs that the
-    checkpoint callback kept (`keep_last`). This mean is computed and saved on request.
+    If the run monitors no metric, `best` is the newest checkpoint. `average` contains the mean weights
+    of the epochs that the `Checkpoint` callback kept (`keep_last`). The mean is computed and saved when requested.
 
     Raises:
         RunError: if there is no such checkpoint.
@@ -76,13 +76,16 @@ def checkpoint_to_fork(run: RunDir, which: str) -> Path:
 
 
 def weights_of(source: str | Path) -> Path:
-    """Return the checkpoint for `--init_from`, either a file or the best checkpoint of a run or the `latest` run."""
+    """Return the checkpoint for `--init_from`. If `source` is a run or `latest`, use the best checkpoint of the run."""
     is_run = Path(source).is_dir() or str(source) == "latest"
     return choose_checkpoint(RunDir.open(source)) if is_run else Path(source)
 
 
 def _best(run: RunDir) -> Path:
-    """Return the only `best*.ckpt`, or the file named in a callback's saved state, or else the newest checkpoint."""
+    """Return the best checkpoint of a run, or the newest checkpoint if no best checkpoint exists.
+
+    If there are several `best*.ckpt`, the saved state of the checkpoint callback specifies the best.
+    """
     candidates = sorted(run.checkpoints.glob("best*.ckpt"))
     if len(candidates) == 1:
         return candidates[0]
@@ -93,8 +96,8 @@ def _best(run: RunDir) -> Path:
     best = (named or sort_by_age(candidates) or [newest])[0]
     if best == newest and read(best).get("global_step") == 0:
         raise RunError(
-            f"{run.path} has no trained weights, because training ended in the first epoch; use `--ckpt_path last` "
-            "for the initial weights"
+            f"{run.path} has no trained weights, because training ended in the first epoch; "
+            "use `--ckpt_path last` for the initial weights"
         )
     if names and best.name != names[0]:
         warn_once(f"warning: the best checkpoint {names[0]} does not exist, using {best.name}")

@@ -16,7 +16,7 @@ from lit_engine.errors import CheckpointError
 
 
 def is_intact(path: Path) -> bool:
-    """Return whether a file is a complete checkpoint, which is a zip archive with valid checksums."""
+    """Return whether a file is a complete checkpoint, that is, a zip archive with valid checksums."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
@@ -67,8 +67,8 @@ def fill_linked(data: dict[str, Any], links: Mapping[str, str], content: Mapping
             data[name] = found
 
 
-def sort_by_age(paths: Iterable[Path]) -> list[Path]:
-    """Return the intact checkpoints, with the latest training step first. For equal steps, `last` comes first."""
+def by_age(paths: Iterable[Path]) -> list[Path]:
+    """Return the intact checkpoints, with the latest training step first. If steps are tied, `last` comes first."""
     steps = {path: read(path).get("global_step", -1) for path in paths if is_intact(path)}
     return sorted(steps, key=lambda path: (steps[path], path.name.startswith("last")), reverse=True)
 
@@ -76,10 +76,10 @@ def sort_by_age(paths: Iterable[Path]) -> list[Path]:
 class SafeCheckpointIO(TorchCheckpointIO):
     """Checkpoint plugin that writes, syncs and renames a temporary file, so that a crash cannot damage a checkpoint.
 
-    Lightning's own plugin copies a file from the system's temporary folder. An interruption leaves a truncated file.
+    Lightning's own plugin copies a file from the system's temporary folder, so an interruption can truncate the copy.
 
     Attributes:
-        loaded: contents of checkpoint files that were already read. Each is passed to Lightning once.
+        loaded: contents of checkpoint files that were already read. `load_checkpoint` removes and returns an entry.
     """
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
 
 
 def _reason(error: BaseException) -> str:
-    """Return the operating system's message, even if torch has wrapped the error."""
+    """Return the operating system's error message, even if torch has wrapped the error."""
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, OSError) and inner.strerror:

@@ -1,4 +1,4 @@
-"""Loads weights from a checkpoint into a model, and checks whether a checkpoint or a resumed run fits its config."""
+"""Loads weights from a checkpoint into a model, and checks whether checkpoints and resumed runs fit their configs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ FROM_CHECKPOINT = ("optimizer", "schedulers", "parameter_groups", "parts")
 
 
 def state_of(content: dict[str, Any], checkpoint: Path) -> dict[str, Tensor]:
-    """Return the weights in a checkpoint. Raise CheckpointError if it has none."""
+    """Return the weights in a checkpoint. Raise CheckpointError if there are none."""
     state = content.get("state_dict")
     if not isinstance(state, dict):
         raise CheckpointError(f"{checkpoint} has no state_dict, so it is not a checkpoint of a run")
@@ -32,7 +32,7 @@ def check_fits(
     """Raise CheckpointError, listing the differences, unless a checkpoint contains exactly this model's weights.
 
     Returns:
-        Descriptions of other hyperparameters that differ from training, such as the image mean or class names.
+        Descriptions of hyperparameters whose values differ from training, such as the image mean or class names.
     """
     found = match(model, state_of(content, checkpoint))
     if not found.complete:
@@ -50,7 +50,7 @@ def check_fits(
 def check_kept(run: Path, config: Mapping[str, Any]) -> None:
     """Raise UserError if the config of a resumed run has a different optimizer or different schedules.
 
-    The checkpoint would silently restore the old optimizer and schedules. Resuming without any schedule is allowed.
+    The checkpoint would silently restore the old optimizer and schedules. Resuming without schedules is allowed.
     """
     file = run / "config.yaml"
     both = (resolve_class_paths(yaml.safe_load(file.read_text(encoding="utf-8"))), config)
@@ -73,10 +73,12 @@ def warm_start(
     strict: bool = False,
     content: dict[str, Any] | None = None,
 ) -> Match:
-    """Load the weights that fit the model, as in `load_fitting`, from a checkpoint or its already read `content`.
+    """Load the weights in a checkpoint that fit the model, as in `load_fitting`.
+
+    `content` is the content of the checkpoint, if it has already been read.
 
     A task may have a method `meaningless_weights`, which receives the hyperparameters of the checkpoint and returns the
-    names of weights that only suit the checkpoint's data, such as embeddings of a different vocabulary.
+    names of weights that are only useful with the checkpoint's data, such as embeddings of a different vocabulary.
 
     Raises:
         CheckpointError: if no weight fits, if `strict` is set and not all weights fit, or if the file cannot be read.

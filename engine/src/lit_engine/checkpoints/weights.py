@@ -1,4 +1,4 @@
-"""Compares the tensors of a state dict with a model by name and shape, renames them, and loads those that fit."""
+"""Compares a state dict with a model by name and shape, renames weights, and loads the weights that fit."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ class Match:
     loaded: list[str]
     missing: list[str]  # only in the model, ignoring batch counts
     unexpected: list[str]  # only in the checkpoint
-    other_shape: list[str]  # in both, but with different shapes, which are appended to the names
+    other_shape: list[str]  # tensors whose shapes differ, with both shapes
     meaningless: list[str] = field(default_factory=list)  # not loaded, because they belong to other data
 
     @property
@@ -37,7 +37,7 @@ class Match:
 def match(model: nn.Module, state: Mapping[str, Tensor]) -> Match:
     """Compare a state dict with a model by name and shape.
 
-    A missing `num_batches_tracked` is ignored. Old files do not contain it, and torch does not require it.
+    A missing `num_batches_tracked` is ignored, because torch does not require this tensor and old files lack it.
     """
     own = model.state_dict()
     common = [name for name in own if name in state]
@@ -51,7 +51,7 @@ def match(model: nn.Module, state: Mapping[str, Tensor]) -> Match:
 
 
 def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
-    """Replace the prefixes of names in a state dict. The longest matching prefix applies, and None drops the weight.
+    """Replace the prefixes of weight names. The longest matching prefix applies, and None drops the weight.
 
     Mapping `encoder.` to `net.backbone.` and `""` to `net.` renames `encoder.x` to `net.backbone.x` and `y` to `net.y`.
 
@@ -84,7 +84,7 @@ def load_fitting(
     strict: bool = False,
     meaningless: Collection[str] = (),
 ) -> Match:
-    """Load the weights that fit by name and shape onto the model's devices, and leave the others unchanged.
+    """Load the weights that fit by name and shape onto the model's devices, and leave all other weights unchanged.
 
     Raises:
         CheckpointError: if no parameter fits, or if `strict` is set and not all weights fit.
@@ -93,12 +93,14 @@ def load_fitting(
     found = match(model, {name: value for name, value in state.items() if name not in left_out})
     missing = [name for name in found.missing if name not in left_out]
     found = replace(found, missing=missing, meaningless=left_out)
-    parameters = {name for name, _ in model.named_parameters()}  # matching buffers are not enough
+    # At least one parameter must fit, because matching buffers are not enough.
+    parameters = {name for name, _ in model.named_parameters()}
     if not parameters.intersection(found.loaded):
         raise CheckpointError(f"no weight of {source} fits the model:\n{found}")
     if strict and not found.complete:
         raise CheckpointError(f"the weights of {source} do not match the model:\n{found}")
-    own = model.state_dict()  # its version metadata stops some torchvision models from renaming weights
+    # With the version metadata of this state dict, torchvision models do not rename weights.
+    own = model.state_dict()
     own.update((name, state[name]) for name in found.loaded)
     model.load_state_dict(own)
     return found

@@ -3,10 +3,10 @@
 A config may contain a short class name, such as `CNN`, if it is unique in the project. Runs and checkpoints contain
 full paths. If a class has moved or the package was renamed, the class is found by its name.
 
-Configs are trusted. They may use any class that matches the type of an argument, and its module is imported.
-Checkpoints may come from anyone. Their classes are imported only from `list_trusted_packages` and from modules that are
-already imported, and they are instantiated only if they are an `nn.Module` or belong to the project or the library.
-Functions are never called.
+Configs are trusted. A config may use any class that matches the type of an argument, and the module of the class is
+imported. Checkpoints may come from anyone. Classes in a checkpoint are imported only from `trusted_packages` and from
+modules that are already imported. They are instantiated only if they extend `nn.Module` or belong to the project or the
+library. Functions are never called.
 """
 
 import inspect
@@ -33,7 +33,8 @@ from lit_engine.project import current, find_package_folder
 LIBRARY = "lit_engine"
 Made = TypeVar("Made")
 
-# As in jsonargparse 5, deny modules that can run programs, such as `os`, and keep the values of `Any` options plain.
+# As in jsonargparse 5, reject modules that can run programs, such as `os`.
+# Do not create objects for options of type `Any`.
 set_parsing_settings(import_path_denylist=[], instantiate_subclass_spec_in_any=False)
 
 
@@ -69,8 +70,8 @@ def resolve_class_name(name: str) -> str:
     other = bool(rest) and package not in (own, LIBRARY)
     if other and "." not in rest:  # a class in a single-file module, such as houses.CSV
         return name
-    paths = index_classes().get(name.rpartition(".")[2], [])
-    # If several classes have this name, use the class at this path.
+    paths = classes_by_name().get(name.rpartition(".")[2], [])
+    # If several classes have the same name, use the class whose path was given.
     paths = [path for path in paths if path in (name, f"{own}.{rest}")] or paths
     if len(paths) != 1 or (other and (not package.isidentifier() or package in sys.modules or find_spec(package))):
         return name
@@ -80,7 +81,7 @@ def resolve_class_name(name: str) -> str:
 
 
 def resolve_class_paths(value: Any) -> Any:
-    """Return a copy of plain data in which `resolve_class_name` is applied to each `class_path` and dotted value."""
+    """Apply `resolve_class_name` to each `class_path` and each string with a dot in a config, and return a copy."""
     if isinstance(value, Mapping):
         found = {
             key: resolve_class_name(item)
@@ -110,7 +111,7 @@ def check_config(config: Namespace) -> None:
 
 
 def import_named(config: Path) -> None:
-    """Import the modules of all classes in a run's config, as the parser does."""
+    """Import the modules of all classes in a run's config, like the parser."""
     for path in re.findall(r"class_path: *[\"']?([\w.]+)", config.read_text(errors="replace")):
         if path.partition(".")[0] not in list_trusted_packages():
             with suppress(ImportError, AttributeError, ValueError):
@@ -118,7 +119,7 @@ def import_named(config: Path) -> None:
 
 
 def import_class(path: Any, base: type[Made], source: Any) -> type[Made]:
-    """Return the class at a path in the checkpoint `source`, or raise CheckpointError if it may not be imported."""
+    """Import a class that the checkpoint `source` requires. Raise CheckpointError if this is not allowed or fails."""
     if not isinstance(path, str) or path.partition(".")[0] not in _allowed():
         raise CheckpointError(f"{source} is a checkpoint of {path}: {_rule(path)}")
     try:
@@ -131,7 +132,7 @@ def import_class(path: Any, base: type[Made], source: Any) -> type[Made]:
 
 
 def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[str, Any], source: Any) -> Made:
-    """Create an object from the parameters in the checkpoint `source`, which `given` overrides.
+    """Create an object from the parameters in the checkpoint `source`. Values in `given` override these parameters.
 
     Raises:
         CheckpointError: the class does not accept a parameter, or a parameter uses a class that is not allowed.
@@ -146,7 +147,7 @@ def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[
                 if not _is_harmless(named, key):
                     raise CheckpointError(f"{source}: {key[1:]} is {named}, which a checkpoint must not contain")
             made = vars(parser.instantiate(config))
-        # Add arguments that a class passes on by `**kwargs` and that the parser did not find.
+        # Add arguments that the parser did not find because a class passes them to its base class by `**kwargs`.
         taken = {name for one in kind.__mro__ for name in inspect.signature(one.__init__).parameters}  # type: ignore[misc]
         made |= {name: value for name, value in parameters.items() if name in taken and name not in names}
         return kind(**{**made, **given})
@@ -185,7 +186,7 @@ def _allowed() -> set[str]:
 
 
 def _iterate_named(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the key and value of each class, function or other callable in a parsed config, without importing any."""
+    """Yield the key and value of each callable, such as a class, in a parsed config. Nothing is imported."""
     if isinstance(config, Namespace | dict):
         for name, value in (vars(config) if isinstance(config, Namespace) else config).items():
             if name == "class_path" and isinstance(config, Namespace):

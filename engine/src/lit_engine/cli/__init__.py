@@ -1,1 +1,1 @@
-"""The command line, from its arguments to the objects of a run."""
+"""Parsing the command line, and creating the objects of a run."""

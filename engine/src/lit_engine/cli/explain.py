@@ -22,7 +22,7 @@ from lit_engine.project import program
 
 CONFIG = "--config"
 SUBCOMMANDS = ("fit", "validate", "test", "predict")
-# Besides the project and the library, these modules are searched for a class that is given without its module.
+# If a class is given without its module, the project, the library and these modules are searched for suggestions.
 CLASS_MODULES = (
     "torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers",
     "torchmetrics.classification", "torchmetrics.regression",
@@ -42,8 +42,8 @@ _ELSEWHERE = {
 def explain_missing_command() -> str:
     """Return the message for a command line without a command."""
     return (
-        f"a command is missing, such as `{program()} fit -c configs/quickstart.yaml`; `{program()} --help` lists the "
-        f"commands, and `{program()} examples` lists the configs"
+        f"a command is missing, such as `{program()} fit -c configs/quickstart.yaml`; "
+        f"`{program()} --help` lists the commands, and `{program()} examples` lists the configs"
     )
 
 
@@ -88,7 +88,8 @@ class OptionParser(argparse.ArgumentParser):
         """Stop parsing with an error.
 
         Raises:
-            UserError: always. It is a `UsageError` unless an argument is missing.
+            UserError: if an argument is missing.
+            UsageError: for any other error.
         """
         _, required, missing = message.partition("arguments are required: ")
         if required:
@@ -96,10 +97,10 @@ class OptionParser(argparse.ArgumentParser):
         raise UsageError(message.removeprefix("argument "), self)
 
 
-# Describes what the base classes of data modules do to support each of these options.
+# Explains how the library's data modules support these options.
 BASES = {
     **dict.fromkeys(
-        ("data.folds", "data.fold"), "its `load` calls `hold_out`, which returns the test split of the fold"
+        ("data.folds", "data.fold"), "`load` must call `hold_out`, which returns the test split of the fold"
     ),
     "data.global_batch_size": "these classes divide the samples of a step among the processes",
 }
@@ -114,12 +115,12 @@ def at_least(least: int) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"must be at least {least}, got {number}")
         return number
 
-    parse.__name__ = "int"  # used in argparse's message for words that are not numbers
+    parse.__name__ = "int"  # argparse shows this name if a word is not a number
     return parse
 
 
 def pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield pairs of an option and its value. The value is None for flags and for words that are not options."""
+    """Yield each option with its value. The value is None for flags and for words that are not options."""
     rest = list(reversed(args))
     while rest:
         word = rest.pop()
@@ -134,8 +135,8 @@ def pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             yield option, None if not rest or re.match(r"-[^\d.]", rest[-1]) else rest.pop()
 
 
-def explain(error: Exception, args: Sequence[str] = ()) -> str:
-    """Return a short message for an error. For a UsageError, it contains the innermost reason and a hint."""
+def explain(error: Exception, args: Sequence[str]) -> str:
+    """Return a short message for an error. The message for a UsageError contains the innermost reason and a hint."""
     message = str(error)
     if "than one `__init__` argument can be passed" in message:  # raised by Lightning
         return "Lightning cannot replace the sampler of a DataLoader: pass its arguments by name (batch_size=32)"
@@ -146,7 +147,8 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
     key = f"{keys[0]}.{nested[-1]}" if nested else ".".join(dict.fromkeys(keys))  # the full path of an option
     if "add_function_arguments()" in message:
         return f"{key or 'a class_path'} is a function, but a class is required"
-    if not keys:  # the error concerns the whole command line or a top-level key of a config
+    # Without keys, the error concerns the whole command line or a top-level key of a config.
+    if not keys:
         if '"subcommand" to be one of' in message:
             return explain_missing_command()
         elsewhere = next((text for name, text in _ELSEWHERE.items() if name in message), None)
@@ -160,11 +162,11 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
     return f"{key}: {reason}{_value_meant(key, reason, args, message)}"
 
 
-def locate_error(error: BaseException) -> str:
-    """Return ` (FILE:LINE)` of the last frame outside libraries and the engine, or "" for a rejected value."""
+def place_of(error: BaseException) -> str:
+    """Return ` (FILE:LINE)` of the last traceback frame in the user's code, or "" for deliberately raised errors."""
     while error.__cause__ is not None:
         error = error.__cause__
-    if isinstance(error, ValueError | OSError | ImportError | UserError):  # raised deliberately, so not a bug
+    if isinstance(error, ValueError | OSError | ImportError | UserError):  # not a bug
         return ""
     libraries = *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), str(Path(__file__).parents[1])
     frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(libraries)]
@@ -195,7 +197,8 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
     if reason.startswith(("module '", "no class ")):
         from lit_engine.classes.names import index_classes  # imports torch
 
-        modules = [*CLASS_MODULES, *quoted[:1]]  # the module in "module 'torch.nn' has no attribute 'Liner'"
+        # In "module 'torch.nn' has no attribute 'Liner'", the first quoted word is the module.
+        modules = [*CLASS_MODULES, *quoted[:1]]
         classes = {name: f"{module}.{name}" for module in modules for name in dir(import_module(module))}
         classes |= {name: name for name in index_classes()}
         near = nearest(quoted[1] if quoted else last, classes)
@@ -216,7 +219,7 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
 
 
 def _parameters_in_use(args: Sequence[str], message: str) -> set[str]:
-    """Return the arguments of all classes that occur in the message, the command line or its config files."""
+    """Return the arguments of all classes in the message, the command line and the config files."""
     from lit_engine.classes.names import resolve_class_name
 
     files = [Path(arg.removeprefix("--config=")) for arg in args if arg.endswith((".yaml", ".yml"))]

@@ -63,7 +63,7 @@ Other commands:
   schema       write a JSON schema of configs for your editor
   --version    print the version
 `{name} COMMAND --help` shows the options of a command."""
-# Maps names that other tools use to the command to suggest. A script is suggested only if it exists.
+# Suggested commands for the command names of other tools. A script is suggested only if the file exists.
 SYNONYMS = {
     **dict.fromkeys(("train", "run", "start"), "fit"),
     **dict.fromkeys(("resume", "continue"), "fit RUN"),
@@ -84,7 +84,7 @@ _ADVERTISEMENTS = (
     "GPU available",
     "TPU available",
     "Seed set to",
-    "[rank: ",  # start of the message about the seed in runs with several processes
+    "[rank: ",  # start of the seed message in multi-process runs
     "Restoring states",
     "Found current_model_state",
     "Finished batch size finder, will continue",  # `--find batch_size` does not continue
@@ -114,9 +114,9 @@ def run_program(project: Project) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Make allocating large tensors cheaper on Linux by enabling huge pages in torch and memory reuse in glibc.
+    """Allocate large tensors faster on Linux, using huge pages in torch and memory reuse in glibc.
 
-    Otherwise, glibc returns freed memory to the system, and each step has to touch new pages, which is slow.
+    By default, glibc returns freed memory to the system, and each step has to touch new pages, which is slow.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     if sys.platform == "linux":
@@ -169,12 +169,12 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
 
 
 def all_commands(project: Project) -> dict[str, str]:
-    """Map the commands of the library and the project that need no config to their `module:function`."""
+    """Return a dictionary from command names to `module:function`, for all commands that need no config."""
     return {**COMMANDS, **{name: f"{project.name}.{place}" for name, place in project.commands.items()}}
 
 
 def _imported(name: str) -> ModuleType:
-    """Import a module, and exclude the many objects that this creates from garbage collection to save time."""
+    """Import a module. To save time, the many objects that the import creates are excluded from garbage collection."""
     if name not in sys.modules:
         import_lazily()
         gc.disable()
@@ -183,7 +183,7 @@ def _imported(name: str) -> ModuleType:
         finally:
             gc.freeze()
             gc.enable()
-        atexit.register(gc.unfreeze)  # otherwise, C++ modules report leaked objects at exit
+        atexit.register(gc.unfreeze)  # avoids reports of leaked objects by C++ modules at exit
     return sys.modules[name]
 
 
@@ -201,7 +201,7 @@ def check_early(args: Sequence[str], commands: Sequence[str]) -> None:
             RunDir.open(value)
         if option == "--fork" and value not in (None, "", "~"):
             RunDir.to_fork(value)
-        is_file = value is not None and re.fullmatch(r"[\w./-]+|.*\.ya?ml", value)  # not the text of a config
+        is_file = value is not None and re.fullmatch(r"[\w./-]+|.*\.ya?ml", value)  # a file, not the text of a config
         if option == CONFIG and value and is_file and not Path(value).exists():
             files = [*glob("configs/**/*.yaml", recursive=True), *glob(f"{Path(value).parent}/*.yaml")]
             files_of = {Path(file).stem: file for file in files}
@@ -224,8 +224,8 @@ def _missing_source(command: str) -> str:
     """Return the message for a command that needs a config or a run but got neither."""
     if command == "fit":
         return (
-            f"fit needs a config, for example `{program()} fit configs/quickstart.yaml`. `{program()} examples` lists "
-            "the configs."
+            f"fit needs a config, for example `{program()} fit configs/quickstart.yaml`. "
+            f"`{program()} examples` lists the configs."
         )
     runs = RunDir.newest("runs")[:3]
     latest = "".join(f"\n  {run.path}" for run in runs)
@@ -241,7 +241,7 @@ def version(args: Sequence[str]) -> int:
 
 
 def quiet_lightning() -> None:
-    """Hide advertisements, and messages that the command line replaces with its own."""
+    """Hide advertisements, and messages that the command line replaces."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero",
                  "lightning.fabric.utilities.seed", "lightning.pytorch.tuner.batch_size_scaling",
                  "lightning.pytorch.trainer.connectors.checkpoint_connector"):  # fmt: skip
@@ -253,8 +253,9 @@ def quiet_lightning() -> None:
         r".*LeafSpec.* is deprecated.*",  # used inside Lightning
         r"torch\.distributed\.nn\.functional\.all_gather is deprecated.*",  # used inside Lightning
         r".*Checkpoint directory .* exists and is not empty.*",  # normal for a resumed run
-        r"The `srun` command is available on your system but is not used.*",  # one process on a login node is fine
-        r".*using `ckpt_path`.* callbacks: \['(EMA|SWA)'\]",  # averaged weights are used for evaluation anyway
+        # A single process on a login node is allowed.
+        r"The `srun` command is available on your system but is not used.*",
+        r".*using `ckpt_path`.* callbacks: \['(EMA|SWA)'\]",  # evaluation uses the averaged weights in any case
     ):
         warnings.filterwarnings("ignore", message)
 
@@ -264,9 +265,9 @@ def _is_wanted(record: logging.LogRecord) -> bool:
 
 
 def _kill_workers() -> None:
-    """Kill the workers of data loaders that are left after an interruption.
+    """Kill the data-loading workers that are left after an interruption.
 
-    Python would terminate the workers and wait for them to exit, but they ignore the first SIGTERM.
+    Python would send SIGTERM to the workers and wait for them to exit, but workers ignore the first SIGTERM.
     """
     if multiprocessing := sys.modules.get("multiprocessing"):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report an error
@@ -278,10 +279,10 @@ def _kill_workers() -> None:
 def _leave(statuses: list[int]) -> None:
     """End the process without destroying all objects of the imported modules, which would take seconds.
 
-    If SIGTERM stopped a trial of a W&B agent, the process terminates with this signal, because the agent gives up after
-    a few trials with exit status 143.
+    If SIGTERM stopped a trial of a W&B agent, the process is killed by SIGTERM instead of exiting with status 143,
+    because the agent gives up after a few trials with this status.
     """
-    # After an uncaught exception, Python exits normally. Coverage still has to save its data.
+    # Python must exit normally after an uncaught exception, and if coverage still has to save its data.
     if not statuses or "coverage" in sys.modules:
         return
     for stream in (sys.stdout, sys.stderr):

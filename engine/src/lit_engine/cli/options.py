@@ -1,4 +1,4 @@
-"""The options of `fit`, `validate`, `test` and `predict` that configure a run, and the short help of these commands.
+"""The options of `fit`, `validate`, `test` and `predict` that configure a run, and a short help for these commands.
 
 This module imports neither torch nor Lightning, so that `fit --help` is printed immediately.
 """
@@ -11,14 +11,14 @@ from lit_engine.project import program
 
 
 class Option(NamedTuple):
-    """An option of the run."""
+    """An option that configures a run."""
 
     name: str
     type: Any
     default: Any
     help: str
-    commands: tuple[str, ...] = SUBCOMMANDS  # the commands that accept it
-    is_recorded: bool = False  # whether the run's config.yaml contains it
+    commands: tuple[str, ...] = SUBCOMMANDS  # the commands that accept the option
+    is_recorded: bool = False  # whether the run's config.yaml contains the option
 
 
 _EVALUATION = ("validate", "test", "predict")
@@ -27,11 +27,12 @@ OPTIONS = (
     Option("run_name", str | None, None, "Name of a new run. Default: the current time."),
     Option("runs_dir", str, "runs", "Folder of new runs: RUNS_DIR/CONFIG/NAME."),
     Option("resume", bool, False, "Resume the run with this run_name if it exists.", ("fit",)),
-    Option("fork", str | None, None, "Continue RUN, or RUN@best or RUN@EPOCH, as a new run with different options.",
+    Option("fork", str | None, None, "Continue RUN, RUN@best or RUN@EPOCH as a new run with different options.",
            ("fit",)),
     Option("init_from", str | None, None, "A run or checkpoint to load initial weights from.", ("fit",)),
     Option("init_prefixes", dict[str, str | None] | None, None,
-           "Maps name prefixes in --init_from to prefixes in this model, or to null to skip those weights.", ("fit",)),
+           "Maps name prefixes in --init_from to prefixes in this model. Weights mapped to null are skipped.",
+           ("fit",)),
     Option("init_strict", bool, False, "Require that all --init_from weights fit.", ("fit",)),
     Option("find", Literal["lr", "batch_size"] | None, None, "Search for a learning rate or batch size, then stop.",
            ("fit",)),
@@ -39,7 +40,7 @@ OPTIONS = (
     Option("json", bool, False, "Print the result of --plan as JSON.", ("fit",)),
     Option("plot_lr", bool, False, "Plot the planned learning rate, then stop.", ("fit",)),
     Option("test_after_fit", bool, False, "Test the best checkpoint after training.", is_recorded=True),
-    Option("notify", list[str] | None, None, "URL to notify when the run ends. Can be repeated.", ("fit",)),
+    Option("notify", list[str] | None, None, "URL to notify when the run ends (can be repeated).", ("fit",)),
     Option("allow_untrained", bool, False, "Evaluate the initial weights without a run.", _EVALUATION),
     Option("images", str | None, None, "An image file or a folder of images to predict on.", ("predict",)),
     Option("table", str | None, None, "A file of rows or texts to predict on.", ("predict",)),
@@ -59,13 +60,14 @@ SHORT = {
     "devices": "trainer.devices",
     "precision": "trainer.precision",
 }
-_OF_EVALUATION = ("batch_size", "devices", "precision")  # the short options that are useful without training
+# Short options that also affect evaluation.
+_OF_EVALUATION = ("batch_size", "devices", "precision")
 
 _ABOUT = {
     "fit": "Train in a new run directory, or resume or fork a run.",
     "validate": "Evaluate a run on the validation split.",
     "test": "Evaluate a run on the test split.",
-    "predict": "Write the predictions of a run for the test split, or for new samples.",
+    "predict": "Write a run's predictions for the test split or for new samples.",
 }
 _EXAMPLES = {
     "fit": {
@@ -85,8 +87,8 @@ _EXAMPLES = {
 }
 
 
-def format_short_help(command: str) -> str:
-    """Return the short help of `fit`, `validate`, `test` or `predict`, which fits on a screen."""
+def short_help(command: str) -> str:
+    """Return a help text for `fit`, `validate`, `test` or `predict` that fits on a screen."""
     what, examples = "CONFIG [OVERLAY …]" if command == "fit" else "RUN", _EXAMPLES[command]
     parser = OptionParser(command, _ABOUT[command], add_help=False)
     parser.usage = f"{program()} {command} {what} [OPTIONS]"
@@ -95,17 +97,16 @@ def format_short_help(command: str) -> str:
     width = max(map(len, examples))
     lines = [f"  {program()} {words:{width}}  {comment}".rstrip() for words, comment in examples.items()]
     parser.epilog = (
-        "\n".join(["examples:", *lines])
-        + f"\n\n`{program()} {command} --help=all` lists all options. `--model.help CLASS` and\n"
-        "`--data.help CLASS` list the options of a class."
+        "\n".join(["examples:", *lines]) + f"\n\n`{program()} {command} --help=all` lists all options.\n"
+        "`--model.help CLASS` and `--data.help CLASS` list the options of a class."
     )
     short = parser.add_argument_group("short options")
     for name, full in SHORT.items():
         if command == "fit" or name in _OF_EVALUATION:
             short.add_argument(f"--{name}", metavar=name[:1].upper(), help=f"--{full}")
     places = parser.add_argument_group("arguments")
-    places.add_argument("CONFIG", help=f"A YAML file, or a name from `{program()} examples`. Also as -c CONFIG.")
-    places.add_argument("RUN", help="A run directory, or `latest`. Also as --run RUN.")
+    places.add_argument("CONFIG", help=f"A YAML file, or a name from `{program()} examples`. Same as -c CONFIG.")
+    places.add_argument("RUN", help="A run directory, or `latest`. Same as --run RUN.")
     own = parser.add_argument_group("options of the run")
     for option in OPTIONS:
         is_shown = option.name not in ("run", *SHORT.values()) and (command == "fit" or not option.is_recorded)

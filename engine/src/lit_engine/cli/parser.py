@@ -1,6 +1,6 @@
-"""Parses the command line. `prepare` rewrites it, and `LitCLI` parses it and creates the data, model and trainer.
+"""Parses the command line. `prepare` rewrites the arguments, and `LitCLI` parses them and creates the objects of a run.
 
-`session.py` calls both in this order, and runs the command.
+`session.py` calls `prepare` and `LitCLI`, and runs the command.
 """
 
 import copy
@@ -41,10 +41,11 @@ NEED_A_VALUE = (
     "--notify",
 )  # fmt: skip
 
-# Maps the options of `predict` for new samples to their content. A data module's `predicts_on` is one of these options.
+# Options of `predict` for new samples, with a description of their content.
+# A data module's `predicts_on` is one of these options.
 NEW_SAMPLES = {"images": "a folder of images", "table": "a table"}
 
-# Matches the option for the mode of an EarlyStopping in a config, or of the last callback on the command line.
+# Matches `trainer.callbacks.EarlyStopping.mode` and `trainer.callbacks.mode`, which sets the mode of the last callback.
 STOPPING_MODE = re.compile(r"trainer\.callbacks(\.\w*EarlyStopping(\[\d+\])?)?\.mode")
 
 # Options that a run's config.yaml omits, because they do not describe the run itself.
@@ -54,7 +55,7 @@ NOT_IN_CONFIG = (*(option.name for option in OPTIONS if not option.is_recorded),
 class Invocation(NamedTuple):
     """A rewritten command line."""
 
-    args: list[str]  # the words to parse, in which the config of `--run` or `--fork` comes before all other options
+    args: list[str]  # the words to parse; the config of `--run` or `--fork` comes before all other options
     run: RunDir | None  # the run given by `--run`
     config_name: str  # stem of the first config file, used in the path of new runs
 
@@ -62,8 +63,8 @@ class Invocation(NamedTuple):
 def prepare(args: Sequence[str]) -> Invocation:
     """Rewrite a command line for the parser, which supports neither runs nor short class names.
 
-    The parser also merges a list with an earlier list. To prevent this, an empty list is inserted before each list of
-    mappings.
+    The parser would also merge a list of mappings with an earlier list. To prevent this, an empty list is inserted
+    before each list of mappings.
 
     Raises:
         UserError: an option lacks its value, a config contains no options, or `--run` is not a run directory.
@@ -71,7 +72,8 @@ def prepare(args: Sequence[str]) -> Invocation:
     given = list(pairs(args))
     first = dict(reversed(given))  # the first value of each option
     run_path, first_config = first.get("--run"), first.get(CONFIG)
-    if run_path == "latest":  # the latest run of the given config; the run's own config replaces the given one
+    # Resume the latest run of the given config. The run's own config replaces the given config.
+    if run_path == "latest":
         runs = first.get("--runs_dir") or "runs"
         run_path = str(RunDir.latest(runs, first_config and name_of(first_config)).path)
         given = [(o, run_path if o == "--run" else v) for o, v in given if (o, v) != (CONFIG, first_config)]
@@ -124,7 +126,7 @@ def _config(file: str, is_first: bool) -> list[str]:
 
 
 def name_of(config: str | None) -> str:
-    """Return the name of a config, such as `quickstart` for `configs/quickstart.yaml` or for a run's config.yaml."""
+    """Return a config's name, such as `quickstart` for configs/quickstart.yaml or a config.yaml in runs/quickstart/."""
     if config is None:
         return "unnamed"
     path = Path(config)
@@ -157,13 +159,13 @@ def content_of(config: str) -> dict[str, Any] | None:
 
 
 def is_complete(config: str) -> bool:
-    """Return whether a config sets the classes of both model and data. An overlay does not."""
+    """Return whether a config is complete, that is, sets the classes of both model and data."""
     content = content_of(config) or {}
     return all(isinstance(part := content.get(key), dict) and "class_path" in part for key in ("data", "model"))
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader that rejects duplicate keys instead of silently dropping the first."""
+    """YAML loader that rejects duplicate keys. The default loader silently drops the first value."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -191,14 +193,14 @@ def _text(content: Mapping[str, Any]) -> str:
 
 
 def _has_mappings(value: Any) -> bool:
-    """Return whether a config contains a list of mappings, other than a list to append (`key+`)."""
+    """Return whether a config contains a list of mappings. Lists to append (`key+`) are ignored."""
     if isinstance(value, dict):
         return any(_has_mappings(item) for key, item in value.items() if not str(key).endswith("+"))
     return isinstance(value, list) and any(isinstance(item, dict) for item in value)
 
 
 def _empty_lists(value: Any) -> Any:
-    """Return a copy of a config with empty lists in place of lists of mappings, and without lists to append."""
+    """Return a copy of a config in which lists of mappings are empty. Lists to append (`key+`) are omitted."""
     if isinstance(value, dict):
         return {key: _empty_lists(item) for key, item in value.items() if not str(key).endswith("+")}
     return [] if _has_mappings(value) else value
@@ -233,8 +235,8 @@ def check(subcommand: str, options: Namespace) -> None:
         is_class = name[:1].isupper()
         wrong = f"{strategy!r} does not exist{did_you_mean(strategy, known, '.')}"
         raise UserError(
-            f"trainer.strategy: {'a class name is not enough.' if is_class else wrong} Write a class as "
-            f"{{class_path: {name if is_class else 'Sharded'}}}"
+            f"trainer.strategy: {'a class name is not enough.' if is_class else wrong} "
+            f"Write a class as {{class_path: {name if is_class else 'Sharded'}}}"
         )
     trainer = options.trainer
     if trainer.gradient_clip_val is not None and trainer.gradient_clip_val < 0:
@@ -243,8 +245,8 @@ def check(subcommand: str, options: Namespace) -> None:
         raise UserError(f"trainer.accumulate_grad_batches must be at least 1, got {trainer.accumulate_grad_batches}")
     if trainer.deterministic and trainer.benchmark:
         raise UserError(
-            "trainer.deterministic has no effect with trainer.benchmark, which may choose other algorithms in each "
-            "run: set trainer.benchmark=false"
+            "trainer.benchmark may choose different algorithms in each run, so trainer.deterministic has no effect: "
+            "set trainer.benchmark=false"
         )
     if trainer.val_check_interval == 0:
         raise UserError("trainer.val_check_interval must be above 0; limit_val_batches=0 turns off validation")
@@ -264,7 +266,7 @@ class Parser(LightningArgumentParser):
 
 
 class LitCLI(ParsingCLI):
-    """LightningCLI that parses a command line on construction, and creates data, model and trainer in `make`.
+    """LightningCLI that parses a command line on construction. `make` creates the data, the model and the trainer.
 
     Args:
         project: the project that defines the links between data and model.
@@ -273,7 +275,7 @@ class LitCLI(ParsingCLI):
     Attributes:
         options: the parsed options.
         plain: the options as plain data, with all defaults.
-        drawn: whether the seed was chosen randomly.
+        drawn: whether the seed was chosen at random.
         hyper_parameters: hyperparameters of the model as plain data for its checkpoints, set by `make`.
     """
 
@@ -287,18 +289,19 @@ class LitCLI(ParsingCLI):
             parser_class=Parser,
             parser_kwargs={"prog": program()},
             seed_everything_default=42,  # by default, Lightning announces a random seed, but always uses 0
-            save_config_callback=None,  # the config is saved by RunDir
+            save_config_callback=None,  # RunDir saves the config
             trainer_defaults={"enable_model_summary": False},  # the session prints its own summary
             auto_configure_optimizers=False,  # optimizers and schedulers are arguments of the task
-            load_from_checkpoint_support=False,  # fails if a model lacks a linked argument; `make` supports it instead
+            # Lightning's support fails if a model lacks a linked argument, so `make` stores the hyperparameters.
+            load_from_checkpoint_support=False,
             args=list(args),
         )
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Return the subcommands, each with the Trainer-method arguments that are not exposed as options."""
+        """Return, for each subcommand, the arguments of the Trainer method that are not options."""
         common = {"model", "dataloaders", "datamodule", "weights_only", "verbose", "return_predictions"}
-        # fit has no ckpt_path, because `--ckpt_path last` would silently train from scratch in a new process
+        # `fit` has no option ckpt_path, because `--ckpt_path last` would silently train from scratch in a new process.
         fit = {*common, "train_dataloaders", "val_dataloaders", "ckpt_path"}
         return {"fit": fit, "validate": common, "test": common, "predict": common}
 
@@ -312,7 +315,7 @@ class LitCLI(ParsingCLI):
         raise AssertionError
 
     def needs_options(self, subcommand: str) -> bool:
-        """Return whether to add a subcommand's options. Adding unneeded options takes a third of the parsing time."""
+        """Return whether a subcommand's options are needed. Omitting the others saves a third of the parsing time."""
         return not self.given or subcommand in self.given
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -360,7 +363,7 @@ class LitCLI(ParsingCLI):
 
     @cached_property
     def given_options(self) -> list[dict[str, Any]]:
-        """The options that each word of the command line sets."""
+        """A dictionary of option values for each command-line argument."""
         return [_options_in(word) for word in self.words if word.startswith("--")]
 
     def check_early_stopping(self) -> None:
@@ -405,8 +408,9 @@ class LitCLI(ParsingCLI):
         except (ValueError, TypeError, ImportError, OSError, MisconfigurationException) as error:
             if missing := describe_missing_link(self.plain["model"], self.plain["data"], self.links):
                 raise UserError(missing) from error
-            class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]  # the object that cannot be created
-            raise UserError(": ".join([*class_path, find_reason(str(error))]) + locate_error(error)) from error
+            # The class of the object that could not be created.
+            class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]
+            raise UserError(": ".join([*class_path, reason_in(str(error))]) + place_of(error)) from error
         check_links(self.plain["model"], self.datamodule, self.links)
         self.hyper_parameters = hyper_parameters(copy.deepcopy(self.plain["model"]), self.datamodule, self.links)
         if isinstance(self.model, Task):  # other modules may store objects in their own hparams
@@ -434,7 +438,7 @@ def _options_in(word: str) -> dict[str, Any]:
 
 
 def replace_run_dir(value: Any, run: Path) -> Any:
-    """Replace `{run_dir}` in all strings of a config, which lets loggers and callbacks use the run directory."""
+    """Replace `{run_dir}` in all strings of a config, so that loggers and callbacks can use the run directory."""
     if isinstance(value, str):
         return value.replace("{run_dir}", str(run))
     if isinstance(value, list):
@@ -445,8 +449,8 @@ def replace_run_dir(value: Any, run: Path) -> Any:
     return value
 
 
-def find_argument(kind: Any, name: str) -> inspect.Parameter | None:
-    """Return an argument of a class or of the base class that receives its `**kwargs`, or None if it does not exist."""
+def argument_of(kind: Any, name: str) -> inspect.Parameter | None:
+    """Return an argument of a class or of the base class to which the class passes `**kwargs`, or None."""
     for one in getattr(kind, "__mro__", ()):
         parameters = inspect.signature(one.__init__).parameters
         if name in parameters:
@@ -459,7 +463,7 @@ def find_argument(kind: Any, name: str) -> inspect.Parameter | None:
 def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> dict[str, Any]:
     """Return the model's config with the linked values, as plain data.
 
-    `load_from_checkpoint` can create the model from it.
+    `load_from_checkpoint` can create the model from this config.
     """
     values: dict[str, Any] = {**model.get("init_args", {}), **model.get("dict_kwargs", {})}
     for source, argument, owner in _iterate_links({"class_path": model["class_path"], "init_args": values}, links):
@@ -481,7 +485,7 @@ def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str
 
 
 def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> None:
-    """Raise UserError if an explicitly set value differs from the linked value of the data, which takes precedence."""
+    """Raise UserError if an explicitly set argument differs from the linked value, which takes precedence."""
     for source, argument, owner in _iterate_links(model, links):
         by_hand = owner.get("init_args", {}).get(argument.name)
         if by_hand is not None and hasattr(data, source) and by_hand != _plain(getattr(data, source)):
@@ -492,18 +496,18 @@ def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> N
 
 
 def describe_missing_link(model: dict[str, Any], data: dict[str, Any], links: Mapping[str, str]) -> str | None:
-    """Return a message about attributes that a model needs but the data module lacks, or None if there are none."""
+    """Return a message about attributes that a model needs but the data module lacks, or None."""
     try:
         known = build_datamodule(data)
         missing = [s for s, a, _ in _iterate_links(model, links) if a.default is a.empty and not hasattr(known, s)]
-    except Exception:  # the original error reports that the data module cannot be created
+    except Exception:  # the original error is reported instead
         return None
     needs = f"{data['class_path']} must have {', '.join(missing)}, which {model['class_path']} or a part of it needs"
     return needs if missing else None
 
 
 def _iterate_links(model: Any, links: Mapping[str, str]) -> Iterator[tuple[str, inspect.Parameter, Any]]:
-    """Yield the data attribute, the argument and the config of the argument's class for each link of a model."""
+    """For each link, yield the data attribute, the linked argument, and the config of the class that accepts it."""
     for source, target in links.items():
         *path, name = target.split(".init_args.")
         owner: dict[str, Any] | None = model

@@ -1,7 +1,8 @@
 """Expands short forms on the command line into full options before the command line is parsed.
 
 `fit quickstart --lr 0.01 --run-name a` becomes
-`fit --config=configs/quickstart.yaml --model.optimizer.lr=0.01 --run_name=a`. This imports neither torch nor Lightning.
+`fit --config=configs/quickstart.yaml --model.optimizer.lr=0.01 --run_name=a`. This module imports neither torch nor
+Lightning.
 """
 
 import inspect
@@ -24,7 +25,7 @@ _NOT_IN = {"sweep": ("seed", "name"), "repeat": ("name",)}
 
 
 def expand(project: Project, args: Sequence[str]) -> list[str]:
-    """Return the command line with config names, positional configs and runs, and short options spelled out.
+    """Return the command line with full options in place of short options, config names, and positional arguments.
 
     Raises:
         UserError: a word is not an option, a config or a run.
@@ -76,7 +77,7 @@ def _positional(word: str, configs: dict[str, Path], command: str) -> str:
         return str(configs.get(f"sweeps/{word.removeprefix('sweeps/')}", word))
     if file := _config_file(word, configs):
         return f"{CONFIG}={file}"
-    if command == "repeat" or word in SUBCOMMANDS:  # a number after --seeds, or a word that the parser rejects
+    if command == "repeat" or word in SUBCOMMANDS:  # a seed, or a word that the parser rejects
         return word
     if word == "latest" or Path(word).is_dir():
         return f"--run={RunDir.open(word).path if word != 'latest' else word}"
@@ -84,7 +85,7 @@ def _positional(word: str, configs: dict[str, Path], command: str) -> str:
 
 
 def _config_file(name: str, configs: dict[str, Path]) -> str | None:
-    """Return the config file with this path, or the shipped config or overlay with this name, or None."""
+    """Return the config file for a path, or for the name of a shipped config or overlay. None if none matches."""
     if Path(name).is_file() and name.endswith((".yaml", ".yml")):
         return name
     if not re.fullmatch(r"[\w./-]+", name):
@@ -103,7 +104,7 @@ def _is_boolean(value: str) -> bool:
 
 
 def _learning_rate_option(words: Sequence[str], configs: dict[str, Path]) -> str:
-    """Return the full option for the learning rate of the optimizer, or of a plain module's constructor.
+    """Return the full option for the learning rate. For a plain module, this is an argument of its constructor.
 
     Raises:
         UserError: the model has several optimizers.

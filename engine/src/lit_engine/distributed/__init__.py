@@ -1,1 +1,1 @@
-"""Distributed training with ranks, connections between the processes of a run, and sharded models."""
+"""Support for distributed training, including ranks, process connections and sharded models."""

@@ -1,4 +1,4 @@
-"""Ranks of processes, reductions over processes, and the signals that end them."""
+"""Ranks of processes, reductions over processes, and the signals that stop processes."""
 
 import contextlib
 import resource
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lit_engine._lightning import device_mesh, rank, set_rank
 
-# SLURM sends SIGUSR1 shortly before the time limit of a job.
+# SLURM can send SIGUSR1 shortly before the time limit of a job.
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 
 
@@ -25,14 +25,14 @@ def is_first() -> bool:
 def first_if_alone(trainer: Any) -> None:
     """Set rank 0 if the trainer will run in a single process.
 
-    On import, Lightning reads the rank from the variables of SLURM and torchrun, even for a single process. In a SLURM
-    job with several runs, only the first task's run would write anything.
+    On import, Lightning reads the rank from environment variables of SLURM and torchrun, even for a single process. In
+    a SLURM job with several runs, only the run of the first task would write files.
     """
     if is_first():
         return
     strategy = trainer.strategy if isinstance(trainer.strategy, str) else "auto"
     given = {name: trainer[name] for name in ("accelerator", "devices", "num_nodes")}
-    with contextlib.suppress(RuntimeError, ValueError, MisconfigurationException):  # the real trainer raises this error
+    with contextlib.suppress(RuntimeError, ValueError, MisconfigurationException):  # the run's trainer raises it
         if Trainer(**given, strategy=strategy, logger=False, enable_checkpointing=False).world_size == 1:
             set_rank(0)
 
@@ -59,12 +59,12 @@ def warn_once(text: str) -> None:
 
 
 class Replicas(NamedTuple):
-    """Model replicas, each with its own batches. There is one per process or per tensor-parallel group of processes.
+    """Model replicas, each with its own batches. Each process or tensor-parallel group of processes is a replica.
 
     Attributes:
         size: number of replicas.
         rank: index of this process's replica.
-        group: process group with one process of each replica, used to sum counts. None means all processes.
+        group: process group with one process per replica, used to sum counts. None means all processes.
     """
 
     size: int = 1
@@ -104,7 +104,7 @@ class Maximum:
         work: Any = torch.distributed.all_reduce(self._value, torch.distributed.ReduceOp.MAX, async_op=True)
         self._wait = work.wait
         if device.type != "cpu":
-            work.wait()  # makes the stream wait, not this process
+            work.wait()  # only the stream waits, not this process
         self._value = self._value.to("cpu", non_blocking=True)
         if device.type != "cpu":
             copied = torch.Event(device)

@@ -1,4 +1,4 @@
-"""Connects the processes of a run, and ends them if one fails."""
+"""Connects the processes of a run, and stops all processes if one of them fails."""
 
 import atexit
 import contextlib
@@ -27,7 +27,8 @@ from lit_engine.errors import UserError
 from lit_engine.project import current, program, variable
 from lit_engine.run.provenance import versions
 
-SAME = ("torch", "lightning", "lit-engine")  # packages that, like the project, need the same version in all processes
+# Packages that, like the project, must have the same version in all processes.
+SAME = ("torch", "lightning", "lit-engine")
 
 
 def follow_launcher(trainer: Namespace) -> None:
@@ -39,7 +40,7 @@ def follow_launcher(trainer: Namespace) -> None:
     if not (port := os.environ.get("MASTER_PORT", "0")).isdecimal():
         raise UserError(f"MASTER_PORT must be a number, got {port!r}")
     unset = str(trainer.devices) in ("auto", "-1")
-    # SLURM_STEP_… is only set in tasks, not in the batch script around them. Lightning requires --ntasks-per-node.
+    # SLURM_STEP_… is only set in tasks, not in the batch script that starts them. Lightning requires --ntasks-per-node.
     if TorchElasticEnvironment.detect():
         launcher, sizes = "torchrun", ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
     elif unset and {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE"} <= os.environ.keys():
@@ -55,8 +56,8 @@ def follow_launcher(trainer: Namespace) -> None:
             trainer[name] = started
         elif given != started:
             raise UserError(
-                f"trainer.{name} is {given}, but {launcher} started {started} {what}: let {launcher} decide "
-                f"(--trainer.{name}={default}), or set both to the same number"
+                f"trainer.{name} is {given}, but {launcher} started {started} {what}: "
+                f"let {launcher} decide (--trainer.{name}={default}), or set both to the same number"
             )
 
 
@@ -69,8 +70,8 @@ def _count(devices: Any) -> Any:
 class Connection:
     """Connection between the processes of a strategy.
 
-    It replaces `setup_environment` of Lightning's multi-process strategies, which then find torch.distributed
-    initialized. Other strategies are not changed. A connection can be pickled, which spawned processes require.
+    A connection replaces `setup_environment` of Lightning's multi-process strategies, and initializes torch.distributed
+    before Lightning does. Other strategies are not changed. Spawned processes require that connections can be pickled.
     """
 
     def __init__(self, strategy: Any) -> None:
@@ -106,7 +107,8 @@ class Connection:
     def report(self, error: Exception, message: str | None) -> None:
         """Print the message or traceback of the error that is being handled, and kill the launched processes.
 
-        A process that lost its connection to another process prints one line, because the other reports the cause.
+        A process that has lost its connection to a failed process prints only one line, because the failed process
+        reports the cause.
         """
         self.stop_watching()
         if message is None and (isinstance(error, dist.DistError) or "gloo/transport" in str(error)):
@@ -117,13 +119,13 @@ class Connection:
             print(f"error: {message}", file=sys.stderr, flush=True)
         for child in self.children:
             child.kill()
-        if self.strategy.launcher is not None:  # it may have spawned processes
+        if self.strategy.launcher is not None:  # the launcher may have spawned processes
             self.strategy.launcher.kill(getattr(signal, "SIGKILL", signal.SIGTERM))
 
     def stop_watching(self) -> None:
         """Remove the launched processes from Lightning's observer.
 
-        The observer would kill this process as soon as one of them fails, before files are written and errors reported.
+        If a launched process failed, the observer would kill this process before it writes files and reports errors.
         """
         launched = getattr(self.strategy.launcher, "procs", [])
         self.children += [process for process in launched if isinstance(process, subprocess.Popen)]
@@ -134,7 +136,7 @@ class Connection:
 class Rendezvous:
     """Meeting point for the processes of a run, which is a key-value store served by rank 0 or by torchrun's agent.
 
-    The agent's store survives a restart and keeps the data of earlier processes. No variable of torchrun counts
+    The agent's store survives a restart and keeps the data of earlier processes. No torchrun variable counts
     restarts across several nodes (pytorch issue 135712). Rank 0 therefore opens a part of the store under a new name,
     and other ranks join the newest part that has not started. `here` contains this process's host and package versions.
     """
@@ -146,7 +148,7 @@ class Rendezvous:
         self.serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         self.store: Any = None
         self.part: Any = None  # part of the store for this run
-        self.name = ""  # name of that part
+        self.name = ""  # name of the part
 
     def all_here(self) -> dist.Store:
         """Wait for all processes, and return the part of the store that only this run uses.
@@ -179,7 +181,7 @@ class Rendezvous:
             self.part.add("left", 1)
             until = time.monotonic() + 5
             while self.rank == 0 and self.part.add("left", 0) < self.part.add("joined", 0) and time.monotonic() < until:
-                time.sleep(0.05)  # the store may shut down with this process
+                time.sleep(0.05)  # the store may shut down when this process ends
             raise UserError(refusal)
         return self.part
 
@@ -191,11 +193,11 @@ class Rendezvous:
             return error
 
     def _join(self) -> bool:
-        """Join the newest part of the store. Return whether rank 0 has started it or reported a failure."""
+        """Join the newest part of the store. Return whether rank 0 has confirmed the start or reported a failure."""
         name = self.store.get("newest").decode() if self.store.check(["newest"]) else ""
         if name != self.name:
             self.name, self.part = name, dist.PrefixStore(name, self.store)
-            if self.part.check(["started"]):  # the part belongs to processes before a restart
+            if self.part.check(["started"]):  # processes that ran before the restart used this part
                 self.part = None
             else:
                 self.part.set(str(self.rank), json.dumps(self.here))
@@ -248,8 +250,8 @@ def describe_version_mismatch(processes: Sequence[Mapping[str, str]]) -> str:
     for rank, other in enumerate(processes):
         for name in (name for name in (*SAME, program()) if other[name] != first[name]):
             return (
-                f"the processes of this run have different versions: {name} {first[name]} in rank 0 "
-                f"({first['host']}) and {other[name]} in rank {rank} ({other['host']}): install one version everywhere"
+                f"the processes of this run have different versions: {name} {first[name]} in rank 0 ({first['host']}) "
+                f"and {other[name]} in rank {rank} ({other['host']}): install the same version everywhere"
             )
     return ""
 

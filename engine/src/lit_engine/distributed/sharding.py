@@ -2,7 +2,7 @@
 
 The overlays `fsdp2` and `tensor_parallel` use the strategy `Sharded`. A network can define two plain PyTorch methods:
 
-- `blocks()` returns modules that `forward` runs once. During training, only one of these modules is gathered at a time.
+- `blocks()` returns modules that `forward` calls once. In training, only one of these modules is gathered at a time.
   Without this method, the whole network is gathered for each step, and only gradients and optimizer state stay sharded.
 - `tensor_parallel_plan()` maps layer names to the `ParallelStyle` with which tensor parallelism splits the layer.
 """
@@ -30,17 +30,17 @@ from lit_engine.errors import UserError
 
 
 class Sharded(ModelParallelStrategy):
-    """Lightning's `ModelParallelStrategy`, except that a checkpoint is a single file with whole tensors.
+    """Lightning's `ModelParallelStrategy`, but each checkpoint is a single file with whole tensors.
 
     Checkpoints can be loaded with any number of processes and any strategy. For evaluation, each process gathers the
     weights, except for layers split by tensor parallelism. A single process can then run the network any number of
-    times, for example for a search or a figure. Buffers, such as batch norm's, are synchronized from the first process.
+    times, such as for a search or a figure. Buffers, such as batch-norm statistics, are copied from the first process.
 
     Args:
         tensor_parallel_size: number of processes that split the layers of one network and receive the same batches
             (Shoeybi et al. 2019). Different groups of such processes receive different batches. Weights, gradients and
             optimizer state are sharded between the groups, as in FSDP2 (Zhao et al. 2023).
-        process_group_backend: backend of torch.distributed. Default: the usual backend of the device.
+        process_group_backend: backend of torch.distributed. Default: the device's usual backend.
         timeout: timeout of a collective operation.
 
     Raises:
@@ -71,8 +71,8 @@ class Sharded(ModelParallelStrategy):
         self._data_parallel_size = self.world_size // size
 
     def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
-        """Step the optimizer. Raise UserError if it cannot work on shards."""
-        refusal = f"{type(optimizer).__name__} with these options cannot work on shards"
+        """Step the optimizer. Raise UserError if the optimizer does not support shards."""
+        refusal = f"{type(optimizer).__name__} with these options does not support sharding"
         if isinstance(optimizer, LBFGS):  # each process would do its own line search
             raise UserError(f"{refusal}: it needs all weights at once")
         try:
@@ -81,7 +81,7 @@ class Sharded(ModelParallelStrategy):
             in_closure = "closure" in [frame.name for frame in extract_tb(error.__traceback__)]
             of_device = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)  # since torch 2.8
             if in_closure or isinstance(error, of_device | torch.OutOfMemoryError | torch.distributed.DistError):
-                raise  # not caused by the type of the optimizer
+                raise  # the optimizer type is not the cause
             # Show only the first sentence, because the rest of torch's message is for developers.
             reason = str(error).splitlines()[0].partition(", need to")[0].partition(". ")[0]
             hint = "; set fused: false" if optimizer.param_groups[0].get("fused") else ""
@@ -107,16 +107,18 @@ class Sharded(ModelParallelStrategy):
     def _gather(self, whole: bool) -> None:
         self._whole = whole
         task: Any = self.lightning_module
-        outer = {*task.children()}  # these stay gathered, because the backward pass starts with their weights
+        # The outer modules stay gathered, because the backward pass needs their weights first.
+        outer = {*task.children()}
         for module in task.modules():
             if isinstance(module, FSDPModule):
                 module.set_reshard_after_forward(not whole and module not in outer, recurse=False)
                 module.unshard() if whole else module.reshard()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return whole tensors on the CPU in the first process and None in others. All processes must call this."""
+        """Return whole tensors on the CPU in the first process and None in all others. All processes must call this."""
         own = self.lightning_module.state_dict(keep_vars=True)  # type: ignore[union-attr]
-        once = {id(value): value.detach() for value in own.values()}  # gathers tied weights once
+        # Gather tied weights only once.
+        once = {id(value): value.detach() for value in own.values()}
         found = dict(zip(once, gather_full_tensors([*once.values()], self.is_global_zero), strict=True))
         self._gather(self._whole)  # torch has resharded the weights
         return {name: found[id(value)] for name, value in own.items()}
@@ -130,7 +132,7 @@ class Sharded(ModelParallelStrategy):
     load_checkpoint = ParallelStrategy.load_checkpoint
 
     def load_model_state_dict(self, checkpoint: Any, strict: bool = True) -> None:
-        """Load the shards of this process."""
+        """Load the weights. Each process keeps only its shards."""
         module = self.lightning_module
         assert module is not None
         own = module.state_dict()
@@ -148,7 +150,7 @@ class Sharded(ModelParallelStrategy):
 
 
 def gather_full_tensors(value: Any, keep: bool) -> Any:
-    """Replace shards in nested data with whole tensors on the CPU, or all tensors with None if `keep` is false."""
+    """Return nested data with whole tensors on the CPU. If `keep` is false, all tensors are replaced with None."""
     if isinstance(value, dict):
         return {key: gather_full_tensors(item, keep) for key, item in value.items()}
     if isinstance(value, list):
@@ -160,10 +162,10 @@ def gather_full_tensors(value: Any, keep: bool) -> Any:
 
 
 def as_sharded(value: Any, like: Any) -> Any:
-    """Return this process's shard of a whole tensor if `like` is a sharded tensor of equal shape, or else `value`."""
+    """Shard `value` in the same way as `like`. If `like` is not sharded or has a different shape, return `value`."""
     if not (isinstance(like, DTensor) and isinstance(value, Tensor) and value.shape == like.shape):
         return value
-    # No process needs to send data, because each has read the whole tensor.
+    # No process needs to send data, because each process has read the whole tensor.
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
@@ -171,13 +173,13 @@ def shard(task: LightningModule, mesh: DeviceMesh) -> None:
     """Shard a task's submodules over a mesh of `data_parallel` × `tensor_parallel` processes, unless already sharded.
 
     Raises:
-        UserError: if something in the run only works on whole weights, or a layer cannot be split evenly.
+        UserError: if the run uses a feature that requires whole weights, or a layer cannot be split evenly.
     """
     strategy, precision = task.trainer.strategy, task.trainer.precision_plugin
     if not isinstance(strategy, Sharded):
         raise UserError(
-            f"checkpoints of {type(strategy).__name__} cannot be resumed here: use the strategy Sharded, as the "
-            "overlays fsdp2 and tensor_parallel do"
+            f"checkpoints of {type(strategy).__name__} cannot be resumed here: "
+            "use the strategy Sharded, as the overlays fsdp2 and tensor_parallel do"
         )
     if scales_loss(task.trainer):
         raise UserError(f"sharding does not support the loss scaling of {precision.precision}: use bf16-mixed")
@@ -218,7 +220,7 @@ def gradients(optimizer: Any) -> list[Tensor]:
 
 
 def local_shards(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return this process's shard of each tensor. The shards can be changed in place."""
+    """Return this process's shard of each tensor. In-place changes to a shard also change the tensor."""
     return [one.to_local() if isinstance(one, DTensor) else one for one in tensors]
 
 
@@ -235,7 +237,7 @@ def total_norm(tensors: Iterable[Tensor]) -> Tensor:
 def clip_norm(gradients: list[Tensor], largest: float) -> None:
     """Clip gradients like `torch.nn.utils.clip_grad_norm_`, but support a mix of shards and whole tensors.
 
-    A norm that is not finite changes nothing, so that `NaNGuard` can still find the gradients that caused it.
+    If the norm is not finite, gradients stay unchanged, so that `NaNGuard` can find the gradients that caused this.
     """
     if gradients:
         factor = (largest / (total_norm(gradients) + 1e-6)).clamp(max=1.0)

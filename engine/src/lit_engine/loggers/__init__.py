@@ -1,1 +1,1 @@
-"""Loggers in addition to metrics.csv."""
+"""Loggers that can be used in addition to metrics.csv."""

@@ -1,4 +1,4 @@
-"""Callback of the TensorBoard overlay that adds the config, training images and the model's graph to the scalars."""
+"""Callback for the `tensorboard` overlay that logs the config, training images and the model's graph."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ NUMBER = int | float | str  # types of hyperparameters in TensorBoard
 class TensorBoardExtras(Callback):
     """Callback that logs the config (as text and HPARAMS), the model's graph and training images to TensorBoard.
 
-    Everything is logged once, at the first training batch, including up to 64 augmented images of the batch.
+    Everything is logged once, at the first training batch. Up to 64 augmented images of this batch are logged.
     """
 
     _done = False
@@ -37,11 +37,11 @@ class TensorBoardExtras(Callback):
         watched = [getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks]
         for writer in writers if config else ():
             writer.add_text("config", f"```yaml\n{run.config_file.read_text(encoding='utf-8')}\n```")
-            # Unlike add_hparams, this adds no run. HPARAMS then shows the last values of the metrics.
+            # Unlike `add_hparams`, this does not create another TensorBoard run. HPARAMS shows the last metric values.
             for summary in hparams(options, dict.fromkeys(filter(None, watched))):
                 writer.file_writer.add_summary(summary)
-        images = batch[0] if isinstance(batch, list | tuple) else batch
-        if not isinstance(images, Tensor) or images.ndim != 4:  # not images, but sentences or a table
+        images = batch[0]
+        if images.ndim != 4:  # sentences or a table, not images
             return
         from torchvision.utils import make_grid
 

@@ -20,19 +20,19 @@ from lit_engine.project import current
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.metric_names import get_stage, is_detail
 
-# W&B should not print sparklines of per-class metrics at the end
+# W&B should not print sparklines of per-class metrics at the end.
 QUIET = {"max_end_of_run_history_metrics": 0, "max_end_of_run_summary_metrics": 0}
 
 
 def guard(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of the logger so that an error only turns off logging to W&B and training continues."""
+    """Wrap a method of the logger. After an error, logging to W&B is turned off and training continues."""
 
     @wraps(method)
     def call(self: "WandbLogger", *args: Any, **kwargs: Any) -> Any:
         try:
             return None if self.lost else method(self, *args, **kwargs)
         except Exception as error:  # wandb raises its own errors, TimeoutError, OSError and more
-            print(f"note: W&B has failed ({error}); the run continues without it", file=sys.stderr)
+            print(f"note: W&B has failed ({error}); the run continues without W&B", file=sys.stderr)
             self.lost = True
             with contextlib.suppress(Exception):  # otherwise, wandb prints a traceback when the process exits
                 import_module("wandb").teardown()
@@ -51,9 +51,9 @@ class WandbLogger(LightningWandbLogger):
         group: group of the run; default: WANDB_RUN_GROUP, or the name of the config.
         tags: labels of the run.
         notes: description of the run.
-        mode: `auto` is online if there is an API key, and offline otherwise. The variable WANDB_MODE overrides it.
+        mode: `auto` is online if there is an API key, and offline otherwise. WANDB_MODE overrides this mode.
         init_timeout: seconds to wait for the server before the run is logged offline.
-        finish_timeout: seconds to wait for uploads at the end. `wandb sync` uploads the rest.
+        finish_timeout: seconds to wait for uploads at the end. Later, `wandb sync` uploads all remaining data.
         log_checkpoints: upload the best checkpoint as an artifact when training ends.
     """
 
@@ -79,7 +79,7 @@ class WandbLogger(LightningWandbLogger):
         self.monitor: tuple[str, str] | None = None  # metric that selects the best checkpoint, and `min` or `max`
         self._validated: dict[str, Any] = {}  # the newest validation metrics
         self.record = self.folder / "wandb.json"
-        self._received: dict[str, Any] | None = None  # the server's summary, until missing rows have been resent
+        self._received: dict[str, Any] | None = None  # the server's summary, kept until missing rows are resent
         options: dict[str, Any] = {
             "project": project or current().name,
             "entity": entity,
@@ -180,13 +180,14 @@ class WandbLogger(LightningWandbLogger):
     def finish(self, exit_code: int) -> None:
         """Mark the W&B run as finished if the exit code is 0, and as failed otherwise."""
         if self._experiment is not None:
-            self._resend_rows(before=math.inf)  # needed if the resumed run was already finished and logged nothing
+            # If the resumed run was already finished and logged nothing, missing rows have not been resent yet.
+            self._resend_rows(before=math.inf)
             run, self._experiment = self._experiment, None
             run.finish(exit_code=exit_code)
 
 
 def _is_close(received: Any, value: float) -> bool:
-    """Return whether the server has received a value, comparing seven digits. W&B stores NaN as a string."""
-    if isinstance(received, Mapping):  # the monitored metric has several summaries
+    """Return whether the server has received a value, with a relative tolerance of 1e-6. W&B stores NaN as a string."""
+    if isinstance(received, Mapping):  # the summary of the monitored metric contains `last` and the best value
         received = received.get("last")
     return isinstance(received, int | float) and math.isclose(received, value, rel_tol=1e-6)

@@ -7,7 +7,7 @@ runs/CONFIG/STAMP/
     checkpoints/       best*.ckpt, last.ckpt
     metrics.csv        metrics per step and epoch
     metrics.json       final metrics of `fit`, `validate` and `test`
-    provenance.json    origin of the metrics (commit, versions, host, seed, command, data fingerprints)
+    provenance.json    commit, versions, host, seed, command and data fingerprints
     code.patch         uncommitted changes
     predictions/, figures/
     index.html         the run's page
@@ -57,14 +57,14 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True)
 class RunDir:
-    """A run directory that can be read in Python. Only the commands should call the methods that write.
+    """A run directory that can be read in Python. Only commands should call methods that write files.
 
         run = RunDir.open("runs/quickstart/first")          or RunDir.latest("runs")
         run.config(), run.metrics(), run.history()          config.yaml, metrics.json, metrics.csv
         run.predictions("test"), run.figures()              rows of a table; image files
 
     Args:
-        path: path of the directory. Use `open` to check that it contains a run.
+        path: path of the directory. Use `open` to check that the directory contains a run.
     """
 
     path: Path
@@ -88,8 +88,8 @@ class RunDir:
             except FileExistsError as error:
                 if name is not None:
                     raise RunError(
-                        f"{path} already exists: choose a different --run_name, delete it, or resume it with "
-                        f"`fit --run {path}`"
+                        f"{path} already exists: choose a different --run_name, delete the run, "
+                        f"or resume it with `fit --run {path}`"
                     ) from error
             except OSError as error:
                 raise RunError(
@@ -124,7 +124,7 @@ class RunDir:
 
     @classmethod
     def latest(cls, runs: str | Path, config: str | None = None) -> "RunDir":
-        """Return the most recently started or resumed run that has checkpoints and, if given, this config.
+        """Return the most recently started or resumed run that has checkpoints, for all configs or one config.
 
         The time comes from provenance.json, because copying or touching a file changes its modification time.
 
@@ -138,7 +138,7 @@ class RunDir:
 
     @classmethod
     def newest(cls, runs: str | Path, config: str | None = None) -> list["RunDir"]:
-        """Return the runs that have checkpoints and, if given, this config. The most recently started run is first."""
+        """Return the runs that have checkpoints, the most recently started run first, for all configs or one config."""
         files = Path(runs).expanduser().glob(f"{config or '*'}/*/config.yaml")
         found = [cls(file.parent) for file in files if (file.parent / "checkpoints").is_dir()]
         return sorted(found, key=lambda run: (run._last_start(), run.path), reverse=True)
@@ -165,8 +165,8 @@ class RunDir:
     def describe(self, config: str, provenance: Mapping[str, Any]) -> None:
         """Write config.yaml and add an entry to provenance.json.
 
-        If the config has changed, the earlier file is renamed to config.1.yaml, then config.2.yaml and so on. The
-        same applies to code.patch. The entry's `patch` lists the files in code.patch.
+        If the config has changed, the earlier file is renamed to config.1.yaml, then config.2.yaml and so on. Earlier
+        patches are renamed in the same way. The entry's `patch` lists the files in code.patch.
         """
         patch = b""
         if (provenance.get("git") or {}).get("dirty"):
@@ -191,7 +191,7 @@ class RunDir:
         """
         lock = FileLock(self.path / ".lock")
         try:
-            lock.acquire(timeout=0.3, poll_interval=0.05)  # `state` may hold the lock for a moment
+            lock.acquire(timeout=0.3, poll_interval=0.05)  # a call of `state` may briefly hold the lock
         except Timeout as error:
             raise RunError(f"another process is training the run {self.path}") from error
         for left in [*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")]:  # left by a killed process
@@ -201,7 +201,7 @@ class RunDir:
     def state(self) -> str:
         """Return `running`, `finished`, `failed`, `stopped` (by a signal), `killed` (no exit status) or `unfinished`.
 
-        A run is `unfinished` if an earlier version or the learning rate finder created it and training did not finish.
+        A run is `unfinished` if it was created by an earlier version or the learning rate finder, and did not finish.
 
         Raises:
             RunError: provenance.json or metrics.json is broken.
@@ -212,7 +212,7 @@ class RunDir:
                     pass
             except Timeout:
                 return "running"
-            except OSError:  # the folder is not writable, so no process trains in it
+            except OSError:  # no process trains in a folder that is not writable
                 pass
         last = {"status": ..., **(self.entries() or [{}])[-1]}["status"]
         if last is ...:
@@ -220,14 +220,14 @@ class RunDir:
         return "killed" if last is None else "finished" if last == 0 else "stopped" if last > 128 else "failed"
 
     def is_page_outdated(self) -> bool:
-        """Return whether the run's page is missing, or older than the metrics because the process was killed."""
+        """Return whether the page is missing or older than the metrics, which happens if the process was killed."""
         page, metrics = self.path / "index.html", [self.path / "metrics.csv", self.path / "metrics.json"]
         return not page.exists() or any(
             file.exists() and file.stat().st_mtime > page.stat().st_mtime for file in metrics
         )
 
     def end(self, status: int, **known: Any) -> None:
-        """Add the exit status, and other values such as the duration, to the last entry of provenance.json."""
+        """Add the exit status and other values, such as the duration, to the last entry of provenance.json."""
         *earlier, last = self.entries()
         entry = {**last, "status": status, **{name: value for name, value in known.items() if value is not None}}
         if entry != last:
@@ -245,7 +245,7 @@ class RunDir:
         return content
 
     def history(self) -> tuple[list[str], list[dict[str, str]]]:
-        """Return the columns and rows of metrics.csv, ignoring a last line truncated by a crash or a full disk.
+        """Return the columns and rows of metrics.csv. A last line truncated by a crash or a full disk is ignored.
 
         Raises:
             RunError: a row has no step.
@@ -259,7 +259,7 @@ class RunDir:
             rows = [row for row in reader if int(row["step"]) >= 0]
         except (csv.Error, KeyError, TypeError, ValueError) as error:
             where = f"{file}, line {reader.line_num}"
-            raise RunError(f"{where} is broken: it has no step; fix the line or remove the file") from error
+            raise RunError(f"{where} has no step: fix the line or remove the file") from error
         return list(reader.fieldnames or []), rows
 
     def predictions(self, name: str = "test") -> list[dict[str, Any]]:
@@ -271,7 +271,7 @@ class RunDir:
         file = self.path / "predictions" / f"{name}.csv"
         if not file.is_file():
             there = ", ".join(sorted(path.stem for path in file.parent.glob("*.csv"))) or "none"
-            raise RunError(f"no such table of predictions: {file} (existing: {there}); `predict --run` writes them")
+            raise RunError(f"no such predictions: {file} (available: {there}); `predict --run` writes predictions")
         with file.open(encoding="utf-8", newline="") as lines:
             columns, *rows = csv.reader(lines)
         typed = [_convert_column(values) for values in zip(*rows, strict=True)]

@@ -22,7 +22,7 @@ INTERVAL = re.compile(r"_(step|epoch)$")  # appended by Lightning if a metric is
 
 @cache
 def split_stage(name: str) -> tuple[str | None, str]:
-    """Return the stage in a name (`train`, `val`, `test` or None), and the name without the stage.
+    """Return the stage in a metric's name (`train`, `val`, `test` or None), and the name without the stage.
 
     >>> split_stage("val_acc"), split_stage("loss/train_epoch"), split_stage("lr")
     (('val', 'acc'), ('train', 'loss'), (None, 'lr'))
@@ -39,22 +39,23 @@ def get_stage(name: str) -> str:
     return split_stage(name)[0] or "train"
 
 
-def strip_stage(name: str) -> str:
-    """Return a name without its stages, such as `acc` for both `test/val_acc` and `val_acc`."""
+def base_of(name: str) -> str:
+    """Return a metric's name without stages, such as `acc` for both `test/val_acc` and `val_acc`."""
     stage, rest = split_stage(name)
-    if stage and ("/" not in rest or _FIRST.match(rest)):  # otherwise, the end may be a class name
+    # In other names with a slash, the end may be a class name.
+    if stage and ("/" not in rest or _FIRST.match(rest)):
         return split_stage(rest)[1]
     return rest
 
 
 @cache
 def recorded_name(name: str, stage: str) -> str:
-    """Return the name under which a metric logged in a stage is recorded."""
-    return name if stage in ("train", get_stage(name)) else f"{stage}/{name}"
+    """Return the recorded name of a metric that was logged in a stage."""
+    return name if stage in ("train", stage_of(name)) else f"{stage}/{name}"
 
 
 def find_metric(name: str, known: Iterable[str]) -> str:
-    """Return the recorded name of a metric, preferably of a validation metric, or `name` if the metric is unknown."""
+    """Return the recorded name of a metric. Prefer validation metrics. If the metric is unknown, return `name`."""
     names = (recorded_name(name, "val"), name, recorded_name(name, "test"))
     return next((one for one in names if one in known), name)
 

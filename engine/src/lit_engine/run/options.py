@@ -7,7 +7,7 @@ from typing import Any
 
 
 def options_of(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the command-line name and the value of each option in a config. Classes are given as `PACKAGE.CLASS`.
+    """Yield the command-line name and the value of each option in a config. The value of a class is `PACKAGE.CLASS`.
 
     `("model.net", "package.CNN"), ("model.net.hidden", 64), ("trainer.callbacks.Checkpoint.mode", "max"), …`
     """
@@ -35,7 +35,7 @@ def _has_class(value: Any) -> bool:
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Return whether two values of an option are equal. YAML reads `1e-3`, without a decimal point, as a string."""
+    """Return whether two values of an option are equal. `1e-3`, which YAML reads as a string, counts as a number."""
     try:
         return repr(float(one)) == repr(float(other))
     except (TypeError, ValueError):
@@ -46,12 +46,12 @@ def iterate_changes(before: Any, now: Any, key: str = "", options: bool = True) 
     """Yield the key, the old value and the new value of each option that differs.
 
     Args:
-        before: a config, or a part of one.
+        before: a config, or a part of a config.
         now: the same part of another config.
-        key: the key of this part.
-        options: whether the mappings contain the options of a class or of the trainer. If so, only options in both
-            mappings are compared, because earlier versions may have had different options. In any other mapping, a key
-            that exists in only one of them counts as a difference.
+        key: the key of the compared part.
+        options: true if the mappings contain options of a class or of the trainer. Then, only options in both mappings
+            are compared, because earlier versions may have had different options. Otherwise, a key that exists in only
+            one mapping counts as a difference.
     """
     if isinstance(before, dict) and isinstance(now, dict):
         if before.get("class_path") != now.get("class_path"):

@@ -1,4 +1,4 @@
-"""The provenance of a run, which includes its command, commit, uncommitted changes, versions and machine."""
+"""The provenance of a run, such as the command, commit, uncommitted changes, versions and machine."""
 
 import os
 import platform
@@ -18,19 +18,20 @@ PACKAGES = ("lit-engine", "torch", "lightning", "torchmetrics", "torchvision", "
 # A patch includes new files of these types in these folders. Other files may be private, such as keys.
 SOURCE, FOLDERS = (".py", ".yaml", ".yml", ".toml", ".sh", ".ipynb"), {"src", "configs"}
 FORM = ("--binary", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
-MOST_BYTES, MOST_NAMED = 1_000_000, 50  # maximum size of a patch, and maximum number of listed omitted files
+MOST_BYTES, MOST_NAMED = 1_000_000, 50  # maximum size of a patch, maximum number of omitted files to list
 
 
 _hidden: dict[str, str] = {}  # maps text that must not be recorded to its replacement
 
 
 def hide(urls: Sequence[str]) -> None:
-    """Hide URLs, which may contain secrets, in all records of the command and the changes. Only their hosts are kept.
+    """Mask URLs, which may contain secrets, in all records of the command and the changes. Only the host stays visible.
 
-    This also changes `sys.argv`, which W&B records and launched processes receive.
+    `sys.argv` is also changed, because W&B records it and launched processes receive it.
     """
-    for url in sorted(urls, key=len, reverse=True):  # one URL may be the start of another
-        if "://" in url:  # otherwise, it is the name of an environment variable
+    # Hide long URLs first, because a short URL may be the start of a long one.
+    for url in sorted(urls, key=len, reverse=True):
+        if "://" in url:  # a URL, not the name of an environment variable
             _hidden[url] = f"{urlsplit(url).scheme}://{urlsplit(url).hostname}/***"
     sys.argv[:] = map(_mask, sys.argv)
 
@@ -59,15 +60,15 @@ def provenance() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of Python, of the project and of the packages that results depend on."""
+    """Return the versions of Python, the project, and the packages that affect results."""
     return {"python": platform.python_version(), **{name: _version(name) for name in (program(), *PACKAGES)}}
 
 
 def read_git_state(folder: Path) -> dict[str, Any] | None:
     """Return the commit of the code and whether there were uncommitted changes.
 
-    Outside a repository, such as in a Docker image, both come from an environment variable that contains the output of
-    `git describe --always --abbrev=40 --dirty`. If it is not set, the result is None.
+    Outside a repository, such as in a Docker image, this information comes from an environment variable that contains
+    the output of `git describe --always --abbrev=40 --dirty`. If the variable is not set, the result is None.
     """
     try:
         commit, *lines = _git(folder, "status", "--porcelain=v2", "--branch").decode(errors="replace").splitlines()
@@ -85,10 +86,10 @@ def _version(package: str) -> str | None:
 
 
 def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
-    """Return a patch for `git apply` that turns the commit into the running code, and the files in the patch.
+    """Return a patch for `git apply` that turns the commit into the running code, and the paths of the changed files.
 
-    The patch includes all changes to tracked files, and small new source files in src/ and configs/. Its first lines
-    list the new files that it omits. The repository itself is not changed.
+    The patch includes all changes to tracked files, and small new source files in src/ and configs/. Omitted new files
+    are listed in the first lines of the patch. The repository itself is not changed.
     """
     try:
         root = Path(os.fsdecode(_git(folder, "rev-parse", "--show-toplevel").rstrip(b"\n")))
@@ -107,7 +108,7 @@ def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
     if len(diff) > MOST_BYTES:
         reason = f"The changes are not kept: a patch of {len(diff):,} bytes exceeds the limit of {MOST_BYTES:,}.\n"
         return reason.encode(), []
-    if _hidden:  # mask only added lines, because the other lines must match the files
+    if _hidden:  # mask only added lines, because `git apply` requires that other lines match the files
         lines = diff.split(b"\n")
         diff = b"\n".join(os.fsencode(_mask(os.fsdecode(one))) if one[:1] == b"+" else one for one in lines)
     return b"".join(left_out[:MOST_NAMED]) + diff, names

@@ -34,6 +34,7 @@ from lit_engine._lightning import (
     set_batch_counters,
     set_loop_counters,
     set_should_stop,
+    shorten_steps,
     skip_sanity_check,
     skip_sigterm_broadcast,
     start_as_new,
@@ -170,6 +171,7 @@ class Saver(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._defer()
         skip_sigterm_broadcast(trainer)
+        shorten_steps(trainer)
         self._saved_at, self._flags = monotonic(), None
         self._repeats_steps = self._can_repeat(trainer, pl_module)
         trainer.callback_metrics.update(self._metrics)
