@@ -67,7 +67,7 @@ def fill_linked(data: dict[str, Any], links: Mapping[str, str], content: Mapping
             data[name] = found
 
 
-def by_age(paths: Iterable[Path]) -> list[Path]:
+def sort_by_age(paths: Iterable[Path]) -> list[Path]:
     """Return the intact checkpoints, with the latest training step first. If steps are tied, `last` comes first."""
     steps = {path: read(path).get("global_step", -1) for path in paths if is_intact(path)}
     return sorted(steps, key=lambda path: (steps[path], path.name.startswith("last")), reverse=True)

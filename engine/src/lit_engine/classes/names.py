@@ -4,7 +4,7 @@ A config may contain a short class name, such as `CNN`, if it is unique in the p
 full paths. If a class has moved or the package was renamed, the class is found by its name.
 
 Configs are trusted. A config may use any class that matches the type of an argument, and the module of the class is
-imported. Checkpoints may come from anyone. Classes in a checkpoint are imported only from `trusted_packages` and from
+imported. Checkpoints may come from anyone. Classes in a checkpoint are imported only from `list_trusted_packages` and from
 modules that are already imported. They are instantiated only if they extend `nn.Module` or belong to the project or the
 library. Functions are never called.
 """
@@ -70,7 +70,7 @@ def resolve_class_name(name: str) -> str:
     other = bool(rest) and package not in (own, LIBRARY)
     if other and "." not in rest:  # a class in a single-file module, such as houses.CSV
         return name
-    paths = classes_by_name().get(name.rpartition(".")[2], [])
+    paths = index_classes().get(name.rpartition(".")[2], [])
     # If several classes have the same name, use the class whose path was given.
     paths = [path for path in paths if path in (name, f"{own}.{rest}")] or paths
     if len(paths) != 1 or (other and (not package.isidentifier() or package in sys.modules or find_spec(package))):

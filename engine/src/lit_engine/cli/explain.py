@@ -162,7 +162,7 @@ def explain(error: Exception, args: Sequence[str]) -> str:
     return f"{key}: {reason}{_value_meant(key, reason, args, message)}"
 
 
-def place_of(error: BaseException) -> str:
+def locate_error(error: BaseException) -> str:
     """Return ` (FILE:LINE)` of the last traceback frame in the user's code, or "" for deliberately raised errors."""
     while error.__cause__ is not None:
         error = error.__cause__

@@ -410,7 +410,7 @@ class LitCLI(ParsingCLI):
                 raise UserError(missing) from error
             # The class of the object that could not be created.
             class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]
-            raise UserError(": ".join([*class_path, reason_in(str(error))]) + place_of(error)) from error
+            raise UserError(": ".join([*class_path, find_reason(str(error))]) + locate_error(error)) from error
         check_links(self.plain["model"], self.datamodule, self.links)
         self.hyper_parameters = hyper_parameters(copy.deepcopy(self.plain["model"]), self.datamodule, self.links)
         if isinstance(self.model, Task):  # other modules may store objects in their own hparams
@@ -449,7 +449,7 @@ def replace_run_dir(value: Any, run: Path) -> Any:
     return value
 
 
-def argument_of(kind: Any, name: str) -> inspect.Parameter | None:
+def find_argument(kind: Any, name: str) -> inspect.Parameter | None:
     """Return an argument of a class or of the base class to which the class passes `**kwargs`, or None."""
     for one in getattr(kind, "__mro__", ()):
         parameters = inspect.signature(one.__init__).parameters

@@ -40,8 +40,8 @@ class TensorBoardExtras(Callback):
             # Unlike `add_hparams`, this does not create another TensorBoard run. HPARAMS shows the last metric values.
             for summary in hparams(options, dict.fromkeys(filter(None, watched))):
                 writer.file_writer.add_summary(summary)
-        images = batch[0]
-        if images.ndim != 4:  # sentences or a table, not images
+        images = batch[0] if isinstance(batch, list | tuple) else batch
+        if not isinstance(images, Tensor) or images.ndim != 4:  # sentences or a table, not images
             return
         from torchvision.utils import make_grid
 

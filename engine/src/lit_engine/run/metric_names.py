@@ -39,7 +39,7 @@ def get_stage(name: str) -> str:
     return split_stage(name)[0] or "train"
 
 
-def base_of(name: str) -> str:
+def strip_stage(name: str) -> str:
     """Return a metric's name without stages, such as `acc` for both `test/val_acc` and `val_acc`."""
     stage, rest = split_stage(name)
     # In other names with a slash, the end may be a class name.
@@ -51,7 +51,7 @@ def base_of(name: str) -> str:
 @cache
 def recorded_name(name: str, stage: str) -> str:
     """Return the recorded name of a metric that was logged in a stage."""
-    return name if stage in ("train", stage_of(name)) else f"{stage}/{name}"
+    return name if stage in ("train", get_stage(name)) else f"{stage}/{name}"
 
 
 def find_metric(name: str, known: Iterable[str]) -> str:
