@@ -4,9 +4,9 @@ A config may contain a short class name, such as `CNN`, if it is unique in the p
 full paths. If a class has moved or the package was renamed, the class is found by its name.
 
 Configs are trusted. A config may use any class that matches the type of an argument, and the module of the class is
-imported. Checkpoints may come from anyone. Classes in a checkpoint are imported only from `list_trusted_packages` and from
-modules that are already imported. They are instantiated only if they extend `nn.Module` or belong to the project or the
-library. Functions are never called.
+imported. Checkpoints may come from anyone. Classes in a checkpoint are imported only from `list_trusted_packages` and
+from modules that are already imported. They are instantiated only if they extend `nn.Module` or belong to the project
+or the library. Functions are never called.
 """
 
 import inspect

@@ -135,7 +135,7 @@ def pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             yield option, None if not rest or re.match(r"-[^\d.]", rest[-1]) else rest.pop()
 
 
-def explain(error: Exception, args: Sequence[str]) -> str:
+def explain(error: Exception, args: Sequence[str] = ()) -> str:
     """Return a short message for an error. The message for a UsageError contains the innermost reason and a hint."""
     message = str(error)
     if "than one `__init__` argument can be passed" in message:  # raised by Lightning
