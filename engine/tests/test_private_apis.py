@@ -14,9 +14,9 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
+from lightning.pytorch.loops import training_epoch_loop
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
-from lightning.pytorch.trainer import call
 from torch import nn
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
@@ -330,39 +330,9 @@ def test_skip_sigterm_broadcast(trainer):
     assert loop._broadcast_sigterm_tensor() is None
 
 
-class Recorded(Module):
-    """Records hooks with the number of their arguments. `training_step` has no `batch_idx`."""
-
-    def __init__(self, calls):
-        super().__init__()
-        self.calls = calls
-
+class WithoutIndex(Module):
     def training_step(self, batch):
-        self.calls.append(("training_step", self._current_fx_name))
         return super().training_step(batch, 0)
-
-    def validation_step(self, batch, batch_idx):
-        self.log("val/loss", super().training_step(batch, batch_idx))
-
-    def on_train_batch_start(self, *args):
-        self.calls.append(("module", len(args), self._current_fx_name))
-
-    def on_after_backward(self):
-        self.log("train/loss", 1.0)  # Lightning checks that this hook may log
-
-
-class Recording(Callback):
-    """Records hooks like `Recorded`. One of them is set on the instance."""
-
-    def __init__(self, calls):
-        self.calls = calls
-        self.on_train_batch_end = lambda *args: calls.append(("on the instance", len(args)))
-
-    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
-        self.calls.append((type(optimizer).__name__, pl_module._current_fx_name))
-
-    def on_validation_batch_end(self, *args):
-        self.calls.append(("validation", len(args), args[1]._current_fx_name))
 
 
 class Shorten(Callback):
@@ -370,23 +340,21 @@ class Shorten(Callback):
         _lightning.shorten_steps(trainer)
 
 
-def test_shorten_steps_calls_the_same_hooks(trainer, monkeypatch):
-    monkeypatch.setattr(call, "_call_callback_hooks", _lightning._CALL_CALLBACKS)
-    monkeypatch.setattr(call, "_call_lightning_module_hook", _lightning._CALL_MODULE)
-    found = []
-    for first in (Callback(), Shorten()):
+@pytest.mark.parametrize("kind", [Module, WithoutIndex])
+def test_shorten_steps(kind, trainer, monkeypatch):
+    inspect, inspected, weights = training_epoch_loop.is_param_in_hook_signature, [], []
+    monkeypatch.setattr(
+        training_epoch_loop,
+        "is_param_in_hook_signature",
+        lambda *args, **kw: inspected.append(1) or inspect(*args, **kw),
+    )
+    for callback in (Callback(), Shorten()):
         torch.manual_seed(0)
-        calls = []
-        made = trainer(max_epochs=2, profiler=_lightning.NoProfiler(), callbacks=[first, Recording(calls)])
-        made.fit(Recorded(calls))
-        found.append((calls, made.logged_metrics))
-    assert len(found[0][0]) == 2 * (4 * 4 + 4)
-    assert found[1] == found[0]
-
-
-def test_shorten_steps_skips_callbacks_without_the_hook(trainer, monkeypatch):
-    monkeypatch.setattr(Callback, "on_before_backward", lambda *args: pytest.fail("called"))
-    trainer(max_epochs=1, profiler=_lightning.NoProfiler(), callbacks=[Shorten()]).fit(Module())
+        trainer(max_epochs=2, limit_val_batches=0, callbacks=[callback]).fit(module := kind())
+        weights.append(torch.nn.utils.parameters_to_vector(module.parameters()))
+        steps = module.trainer.global_step
+    assert torch.equal(*weights)
+    assert len(inspected) == steps + 1
 
 
 LAZY = """

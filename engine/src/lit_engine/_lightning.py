@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 from lightning.fabric.utilities.distributed import _destroy_dist_connection
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.profilers import PassThroughProfiler
-from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities import move_data_to_device, rank_zero_only
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
@@ -101,50 +100,14 @@ class NoProfiler(PassThroughProfiler):
 
 
 def shorten_steps(trainer: Trainer) -> None:
-    """Skip work that Lightning repeats in each training step to no effect (0.2 ms). Since 2.6.
+    """Determine the arguments of `training_step`, and who prepares batches, once instead of in every step. Since 2.6.
 
-    Hooks are called with `_call_callbacks` and `_call_module`. The arguments of `training_step`, and whether the module
-    or the data module prepares the batches, are determined only once.
+    This makes a step about 0.2 ms shorter.
     """
-    call._call_callback_hooks, call._call_lightning_module_hook = _call_callbacks, _call_module
     loop, selector = trainer.fit_loop.epoch_loop, trainer._data_connector._datahook_selector
     names = list(type(loop)._build_kwargs(loop, OrderedDict(), None, 0))  # batch, and batch_idx if the step accepts it
     loop._build_kwargs = lambda kwargs, *values: OrderedDict(zip(names, values))  # type: ignore[method-assign] # noqa: B905
     selector.get_instance = cache(selector.get_instance)  # type: ignore[method-assign,union-attr]
-
-
-_CALL_CALLBACKS, _CALL_MODULE = call._call_callback_hooks, call._call_lightning_module_hook
-
-
-def _call_callbacks(
-    trainer: Any, hook_name: str, *args: Any, monitoring_callbacks: bool | None = None, **kwargs: Any
-) -> None:
-    """Call a hook of those callbacks that override it, without names for the profiler if there is `NoProfiler`."""
-    if monitoring_callbacks is not None or trainer.profiler.profile is not NoProfiler.profile:
-        return _CALL_CALLBACKS(trainer, hook_name, *args, monitoring_callbacks=monitoring_callbacks, **kwargs)
-    module, unchanged = trainer.lightning_module, getattr(Callback, hook_name, None)
-    attributes = {} if module is None else vars(module)  # `nn.Module.__setattr__` takes longer than most hooks
-    before, attributes["_current_fx_name"] = attributes.get("_current_fx_name"), hook_name
-    for callback in trainer.callbacks:
-        hook = getattr(callback, hook_name)
-        if callable(hook) and getattr(hook, "__func__", hook) is not unchanged:
-            hook(trainer, module, *args, **kwargs)
-    attributes["_current_fx_name"] = before
-    return None
-
-
-def _call_module(
-    trainer: Any, hook_name: str, *args: Any, pl_module: LightningModule | None = None, **kwargs: Any
-) -> Any:
-    """Call a hook of the module, without a name for the profiler if there is `NoProfiler`."""
-    module = pl_module or trainer.lightning_module
-    if module is None or trainer.profiler.profile is not NoProfiler.profile:
-        return _CALL_MODULE(trainer, hook_name, *args, pl_module=pl_module, **kwargs)
-    attributes, hook = vars(module), getattr(module, hook_name)
-    before, attributes["_current_fx_name"] = attributes["_current_fx_name"], hook_name
-    output = hook(*args, **kwargs) if callable(hook) else None
-    attributes["_current_fx_name"] = before
-    return output
 
 
 def scales_loss(trainer: Trainer) -> bool:
