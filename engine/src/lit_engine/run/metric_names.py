@@ -42,7 +42,7 @@ def stage_of(name: str) -> str:
 def base_of(name: str) -> str:
     """Return a metric's name without stages, such as `acc` for both `test/val_acc` and `val_acc`."""
     stage, rest = split_stage(name)
-    # In other names with a slash, the end may be a class name.
+    # The last part of a name such as `val/accuracy/train` may be a class name.
     if stage and ("/" not in rest or _FIRST.match(rest)):
         return split_stage(rest)[1]
     return rest
@@ -61,7 +61,7 @@ def find_metric(name: str, known: Iterable[str]) -> str:
 
 
 def counterpart(name: str, stage: str, known: Iterable[str]) -> str | None:
-    """Return the corresponding metric of a different stage, such as `test_acc` for `val_acc` and the stage `test`."""
+    """Return the name of the same metric in a given stage. For `val_acc` and `test`, this could be `test_acc`."""
     return next((one for one in known if stage_of(one) == stage and base_of(one) == base_of(name)), None)
 
 

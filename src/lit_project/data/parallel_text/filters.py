@@ -18,7 +18,7 @@ def filter_by_length(
 
     Args:
         sources: token ids without BOS and EOS.
-        targets: token ids of the translations, also without BOS and EOS.
+        targets: token ids of the translations without BOS and EOS.
         pairs: the pairs as text, for error messages.
         max_length: maximum number of tokens per side.
         overlong: how to treat longer training pairs, or None for evaluation pairs. Evaluation only truncates sources,

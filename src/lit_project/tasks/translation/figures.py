@@ -127,7 +127,7 @@ class Translations(Callback):
                 self._draw_epoch(trainer, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw attention maps of the last epoch, which is not known earlier because training may stop early."""
+        """Draw attention maps of the last epoch. If training stops early, this epoch is only known here."""
         self._draw_epoch(trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
