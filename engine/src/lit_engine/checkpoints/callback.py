@@ -16,7 +16,7 @@ from lit_engine.run.metric_names import base_of
 
 
 class Checkpoint(ModelCheckpoint):
-    """ModelCheckpoint that saves `last.ckpt` and, for the best metric value, `best-epochNNN.ckpt` in `checkpoints/`.
+    """ModelCheckpoint that writes `last.ckpt` and the best checkpoint, `best-epochNNN.ckpt`, to `checkpoints/`.
 
     A run resumes from `last.ckpt`. The engine (`Saver`) writes this file when training starts, after each epoch, within
     long epochs, and after a signal. With Lightning's `save_last`, `last.ckpt` would be a copy of the newest *best*

@@ -84,7 +84,7 @@ def load_fitting(
     strict: bool = False,
     meaningless: Collection[str] = (),
 ) -> Match:
-    """Copy the weights whose names and shapes match into the model, and leave all other weights unchanged.
+    """Copy weights with matching names and shapes into the model, and leave all other weights unchanged.
 
     Raises:
         CheckpointError: if no parameter fits, or if `strict` is set and not all weights fit.

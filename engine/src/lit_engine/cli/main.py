@@ -239,7 +239,7 @@ def version(args: Sequence[str]) -> int:
 
 
 def quiet_lightning() -> None:
-    """Hide Lightning's advertisements, and the messages that are redundant or wrong in this project."""
+    """Hide Lightning's advertisements and messages that are redundant or wrong in this project."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero",
                  "lightning.fabric.utilities.seed"):  # fmt: skip
         logging.getLogger(name).addFilter(_is_wanted)

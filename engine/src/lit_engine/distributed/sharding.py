@@ -124,7 +124,7 @@ class Sharded(ModelParallelStrategy):
         return {name: found[id(value)] for name, value in own.items()}
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """Return an optimizer's state with unsharded tensors in rank 0. Parameters are numbered as in torch."""
+        """Return the unsharded optimizer state in the first process. Parameters are numbered as in torch."""
         optimizer = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         return gather_full_tensors(optimizer.state_dict(), self.is_global_zero)
 
@@ -225,7 +225,7 @@ def local_shards(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def total_norm(tensors: Iterable[Tensor]) -> Tensor:
-    """Return the Euclidean norm of all tensors (scalar, 0 if none). If one is sharded, all processes must call this."""
+    """Return the Euclidean norm of all tensors (scalar, 0 if none). If any is sharded, all processes must call this."""
     alike = defaultdict(list)
     for one in tensors:
         alike[(one.device_mesh, one.placements) if isinstance(one, DTensor) else None].append(one)

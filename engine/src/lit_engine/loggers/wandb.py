@@ -1,4 +1,4 @@
-"""Weights & Biases logger for the overlay `wandb`. Its errors never stop a training run."""
+"""Weights & Biases logger for the `wandb` overlay. Its errors never stop a training run."""
 
 import contextlib
 import json

@@ -61,7 +61,7 @@ def find_metric(name: str, known: Iterable[str]) -> str:
 
 
 def counterpart(name: str, stage: str, known: Iterable[str]) -> str | None:
-    """Return the name of the same metric in a given stage. For `val_acc` and `test`, this could be `test_acc`."""
+    """Return the name of the same metric in a given stage, such as `test_acc` for the metric `val_acc`."""
     return next((one for one in known if stage_of(one) == stage and base_of(one) == base_of(name)), None)
 
 

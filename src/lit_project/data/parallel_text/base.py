@@ -63,7 +63,7 @@ class TranslationData(SplitData):
         fold: index of the fold used as the test split, from 0.
 
     Raises:
-        DataError: options conflict, the corpus does not contain a language, or `keep_vocabularies` needs a checkpoint.
+        DataError: options conflict, the corpus lacks a language, or `keep_vocabularies` is set without a checkpoint.
     """
 
     default_batch_size = 128

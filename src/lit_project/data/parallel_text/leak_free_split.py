@@ -19,7 +19,7 @@ Pairs = Sequence[tuple[str, str]]
 
 
 def sentence_key(sentence: str) -> str:
-    """Return a key for a sentence that consists of its letters and digits in lower case, without accents.
+    """Return a sentence's key, which consists of its letters and digits in lower case, without accents.
 
     If two sentences are equal after some `Preparation`, their keys are also equal. Splitting by keys is therefore
     leak-free with any preparation.
