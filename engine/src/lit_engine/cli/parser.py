@@ -92,7 +92,7 @@ def prepare(args: Sequence[str]) -> Invocation:
         elif option == CONFIG:
             if has_config and source is None and is_complete(value):
                 raise UserError(
-                    f"{value} is a complete config and would replace the first: pass one config, followed by overlays"
+                    f"{value} is a complete config and would replace the others: pass one config, followed by overlays"
                 )
             words += _config(value, is_first=not has_config)
             has_config = True
@@ -496,7 +496,7 @@ def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> N
 
 
 def describe_missing_link(model: dict[str, Any], data: dict[str, Any], links: Mapping[str, str]) -> str | None:
-    """Return a message about attributes that a model needs but the data module lacks, or None."""
+    """Describe the attributes that a model needs but the data module lacks. Return None if it lacks none."""
     try:
         known = build_datamodule(data)
         missing = [s for s, a, _ in _iterate_links(model, links) if a.default is a.empty and not hasattr(known, s)]
