@@ -1,6 +1,6 @@
 """Families of examples, from which `init_project.py` assembles a project.
 
-Each family has glob patterns for its own files, and keys for its lines in files shared with other families. In a
+Each family has glob patterns for its own files. In files that families share, keys identify the lines of a family. In a
 pattern, `PACKAGE` stands for the package folder, and `*` also matches slashes. A key is the first word of a line, with
 or without quotes. A line with a key is removed unless the project keeps a family that lists this key. Files that match
 no pattern stay in the template.
@@ -19,7 +19,7 @@ PYPROJECT, MAIN = "pyproject.toml", "PACKAGE/__main__.py"
 
 
 class Family(NamedTuple):
-    """A family's files, as glob patterns, and its lines in shared files, as keys."""
+    """Glob patterns for a family's own files, and the keys of its lines in each shared file."""
 
     files: str
     keys: dict[str, str]

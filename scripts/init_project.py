@@ -194,7 +194,7 @@ def generate(sources: Mapping[str, bytes], name: str, keep: tuple[str, ...], com
 
 
 def remove_keys(text: str, keys: Iterable[str], path: str) -> str:
-    """Remove the lines that start with each key. If no line starts with a key, remove list items that start with it."""
+    """Remove lines that start with any of the keys. If no line starts with a key, remove matching list items."""
     for key in keys:
         word = rf"{re.escape(key)}(?![\w.-])"
         item = rf'"{word}[^",]*"(?:: "[^"]*")?'
@@ -246,7 +246,7 @@ def format_code(place: Path) -> None:
     folders = [Path(sys.executable).parent, ROOT / ".venv" / "bin", os.environ.get("PATH", "")]
     ruff = shutil.which("ruff", path=os.pathsep.join(map(str, folders)))
     if ruff is None:
-        print("the code is not formatted, because ruff was not found: run this in the new folder before `make lint`:")
+        print("ruff was not found, so the code has not been formatted. Run this in the new folder before `make lint`:")
         print("  make setup && .venv/bin/ruff check --fix . && .venv/bin/ruff format .")
         return
     # The formatter does not wrap strings and docstrings, so ruff adds a noqa comment to lines that are now too long.

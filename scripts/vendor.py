@@ -80,5 +80,5 @@ def reduce_lock(lock: str, pyproject: str, wheel: str, content: bytes) -> str:
 
 
 def _normalize(requirement: str) -> str:
-    """Return the distribution name of a requirement, normalized as in the lock."""
+    """Return the distribution name of a requirement, normalized as in the lock file."""
     return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement, maxsplit=1)[0]).lower()

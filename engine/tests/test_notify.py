@@ -194,8 +194,7 @@ def test_an_invalid_url_is_an_error_that_does_not_repeat_it(lit, url):
     done = lit(OPTIONS, "--notify", url)
     assert done.status == 2
     assert (
-        done.err
-        == "error: notify: a URL must start with http:// or https:// and a host, and its variables must be set\n"
+        done.err == "error: notify: a URL needs http:// or https:// followed by a host, and its variables must be set\n"
     )
 
 

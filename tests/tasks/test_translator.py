@@ -207,7 +207,7 @@ def test_a_warm_start_keeps_the_vocabulary_of_its_weights_on_request(lit, worksp
     assert second.status == 0, second.err
     assert "missing" not in second.out
     third = lit(f"{fit.replace('two', 'three')} --init_from {first.run} --model.optimizer.lr=0")
-    assert "not loaded, because they belong to other data: " in third.out, third.err
+    assert "not loaded, because they belong to different data: " in third.out, third.err
     one, two, three = (
         torch.load(run / "checkpoints" / "last.ckpt", weights_only=True) for run in (first.run, second.run, third.run)
     )

@@ -323,5 +323,5 @@ def test_without_ruff_the_commands_that_format_are_printed(template, tmp_path):
         command, capture_output=True, text=True, env={"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path)}
     )
     assert done.returncode == 0, done.stderr
-    assert "not formatted" in done.stdout
+    assert "has not been formatted" in done.stdout
     assert ".venv/bin/ruff format ." in done.stdout

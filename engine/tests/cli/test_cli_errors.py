@@ -53,9 +53,9 @@ CASES = {
     f"{Q} --trainer.val_check_interval=999": ["`val_check_interval` (999) must be less than or equal to the number"],
     f"fit -c configs/overlays/ema.yaml {Q.removeprefix('fit ')}": [
         "quickstart.yaml is a complete config",
-        "then overlays",
+        "followed by overlays",
     ],
-    f"{Q} -c whole.yaml": ["whole.yaml is a complete config", "then overlays"],
+    f"{Q} -c whole.yaml": ["whole.yaml is a complete config", "followed by overlays"],
     "fit --run runs/a --run runs/b": ["--run accepts one run, got runs/a and runs/b"],
     "export runs/a --run runs/b": ["--run: not allowed with argument RUN"],
     "sweep configs/sweeps/grid.yaml --count -3": ["--count: must be at least 1, got -3"],

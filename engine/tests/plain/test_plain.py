@@ -406,7 +406,7 @@ def test_the_learning_rate_of_a_module_without_a_config(lit):
 
 def test_without_a_validation_loss_a_line_says_how_to_keep_the_best_checkpoint(lit, unusual):
     result = lit("fit --model unusual.Quiet --data metric_objects.Data --epochs 2")
-    assert result.out.count("no best checkpoint is kept, because the validation logs no loss") == 1
+    assert result.out.count("no best checkpoint is kept, because no validation loss is logged") == 1
 
 
 def test_two_processes_predict_what_one_predicts(lit):

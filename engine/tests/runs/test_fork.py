@@ -235,7 +235,7 @@ def test_resume_continues_a_fork_that_exists(lit):
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    ("--fork RUN@7 --epochs 9", "has no checkpoint of epoch 7 (available: 2;"),
+    ("--fork RUN@7 --epochs 9", "has no checkpoint for epoch 7 (available: 2;"),
     ("--fork RUN@first --epochs 9", "write @best, @last or @ followed by an epoch number"),
     ("--fork RUN --run RUN", "remove --run"),
     ("--fork RUN --init_from RUN", "remove --init_from"),

@@ -117,8 +117,8 @@ def test_too_little_memory(lit, monkeypatch):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ("--plan --find lr", "--plan predicts the training of a new run: remove --find"),
-    ("--plan --resume --run_name=a", "--plan predicts the training of a new run: remove --resume"),
+    ("--plan --find lr", "--plan only works for a new run: remove --find"),
+    ("--plan --resume --run_name=a", "--plan only works for a new run: remove --resume"),
     ("--json", "--json needs --plan"),
     ("--plan --trainer.max_epochs=-1", "set trainer.max_epochs or max_steps"),
 ])  # fmt: skip

@@ -1,1 +1,1 @@
-"""LightningDataModules, which do not depend on a specific model."""
+"""LightningDataModules that do not depend on a specific model."""

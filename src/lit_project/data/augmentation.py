@@ -1,7 +1,7 @@
 """Augmentation of whole batches on the device, with separate random parameters for each sample.
 
 If `torchvision.transforms.v2` is applied to a batch, all images get the same crop offset or flip. Here, each sample
-gets its own random parameters, and the batch is still processed at once.
+gets its own random parameters, but the batch is still processed as a whole.
 """
 
 import math
@@ -188,7 +188,7 @@ class ImageNetTrain(nn.Sequential):
     """Random resized crop and horizontal flip, the standard augmentation for ImageNet since 2015 (Szegedy et al.).
 
     Args:
-        size: output height and width in pixels. A somewhat smaller size than in evaluation works best ("FixRes",
+        size: output height and width in pixels. Training works best with a smaller size than evaluation ("FixRes",
             Touvron et al., 2019). For example, torchvision's recipes train at 176 and evaluate at 224.
         scale: minimum and maximum area of a crop, as a fraction of the image area.
         flip: probability of a flip.
@@ -202,7 +202,7 @@ class ImageNetTrain(nn.Sequential):
 
 
 class ImageNetEval(nn.Sequential):
-    """Resizing of the shorter side to a fixed length, followed by a centre crop.
+    """Transform that resizes the shorter side to a fixed length and then crops the centre.
 
     Args:
         size: output height and width in pixels.

@@ -26,7 +26,7 @@ class Digits(ImageData):
         self.val_size = val_size
         self.class_names = [str(digit) for digit in range(10)]
         self.input_shape = (1, 8, 8)
-        self.mean, self.std = [0.305], [0.376]  # computed on the training split (the values of folds differ by 0.001)
+        self.mean, self.std = [0.305], [0.376]  # computed on the training split (differs by 0.001 between folds)
 
     def load(self, split: Split) -> tuple[Tensor, Tensor]:
         """Return uint8 images `(N, 1, 8, 8)` and int64 targets `(N,)`."""

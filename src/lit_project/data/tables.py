@@ -41,8 +41,8 @@ class CSV(TabularData):
     Args:
         file: path of the CSV file, in UTF-8.
         target_names: name or names of the columns to predict.
-        feature_names: names of the feature columns. Default: all other named columns, or the checkpoint's features in
-            evaluation.
+        feature_names: names of the feature columns. Default: all other named columns. If a checkpoint is evaluated,
+            its features are used.
         delimiter: character between columns; `tab` for a tab.
         **kwargs: arguments of `TabularData`.
 

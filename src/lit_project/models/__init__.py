@@ -1,1 +1,1 @@
-"""Models, which are plain `nn.Module`s and do not depend on Lightning."""
+"""Models, written as plain `nn.Module`s that do not depend on Lightning."""

@@ -1,4 +1,4 @@
-"""Small convolutional networks, which are configured by a list of layers."""
+"""Small convolutional networks configured by a list of layers."""
 
 import math
 from collections.abc import Sequence

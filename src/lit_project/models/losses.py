@@ -101,8 +101,8 @@ class WeightPenalty:
     `l2` of λ/2 is equivalent to a `weight_decay` of λ, but not with adaptive optimizers (Loshchilov & Hutter, 2019).
 
     Args:
-        l1: factor of the sum of absolute values.
-        l2: factor of the sum of squares.
+        l1: coefficient of the sum of absolute values.
+        l2: coefficient of the sum of squares.
     """
 
     l1: float = 0.0

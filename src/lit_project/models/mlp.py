@@ -23,7 +23,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 class MLP(nn.Module):
     """A multilayer perceptron that flattens inputs of any shape. The linear head returns logits.
 
-    Each hidden layer consists of a linear layer, a norm, an activation and dropout, in this order.
+    Each hidden layer consists of a linear layer, a norm, an activation and dropout, in that order.
 
     Args:
         input_shape: shape of one sample, such as `(C, H, W)`; set from the data.
@@ -71,7 +71,7 @@ class MLP(nn.Module):
 class FFNN(MLP):
     """A feed-forward network with hidden layers of equal width and a linear output layer.
 
-    Each hidden layer consists of a linear layer, an activation and dropout, in this order.
+    Each hidden layer consists of a linear layer, an activation and dropout, in that order.
 
     Args:
         input_size: number of features; set from the data.

@@ -45,7 +45,7 @@ def download(architecture: str, name: str) -> dict[str, Tensor]:
 def from_file(path: Path) -> dict[str, Tensor]:
     """Return the state dict in a file written by `torch.save(net.state_dict(), path)`, or in a Lightning checkpoint.
 
-    Tensors are loaded to the CPU, and only tensors and plain data are unpickled.
+    Tensors are loaded onto the CPU, and only tensors and plain data are unpickled.
 
     Raises:
         ValueError: the file cannot be read or contains no state dict.
@@ -121,8 +121,8 @@ class TorchvisionNet(nn.Module):
     It consists of `head` and `backbone`, whose modules have torchvision's names (`backbone.conv1`…). For greyscale
     images, the weights of the first convolution are summed over its input channels. The output is then the same as for
     an RGB image with three equal channels, at a third of the cost. The weights of GoogLeNet and Inception v3 expect
-    values in [-1, 1]. For greyscale images, set the mean and standard deviation to 0.5. For colour images, keep the
-    default of `ImageFolder`, because the option `transform_input` converts images with ImageNet's normalisation.
+    values in [-1, 1]. For greyscale images, set the mean and standard deviation to 0.5. For colour images, keep
+    `ImageFolder`'s default values, because torchvision's `transform_input` expects ImageNet's normalisation.
 
     Args:
         input_shape: shape `(C, H, W)` of one image; set from the data.

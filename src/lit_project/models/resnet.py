@@ -65,7 +65,7 @@ class SmallResNet(nn.Module):
     """A residual network with a stem, three stages of `(depth - 2) / 6` blocks, pooling and a linear head.
 
     The second and third stages each halve the image size and double the channels. With `depth=20, width=16`, this
-    is the ResNet-20 of He et al., but with shortcuts of option B instead of option A. It has 0.27 M parameters.
+    is the ResNet-20 of He et al., but its shortcuts use option B instead of A. It has 0.27 M parameters.
 
     Args:
         input_shape: shape `(C, H, W)` of one image; set from the data.

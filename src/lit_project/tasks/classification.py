@@ -109,7 +109,7 @@ class Classifier(Task):
     def evaluation_start(self) -> None:
         super().evaluation_start()
         self.evaluation_loss = remove_smoothing(self.loss)
-        self.in_detail = self.trainer.state.fn != "fit"  # Validation during a fit reports no calibration.
+        self.in_detail = self.trainer.state.fn != "fit"  # Validation during training skips calibration.
         self.confusion.reset()
         self.calibration.reset()
 

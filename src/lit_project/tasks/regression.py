@@ -83,13 +83,13 @@ class Regressor(Task):
         self.r2: dict[str, float] = {}
 
     def setup(self, stage: str) -> None:
-        """Raise UserError for a low precision, to which Lightning would cast the unnormalized features and targets."""
+        """Raise UserError if Lightning would round the unnormalized features and targets to a low precision."""
         precision = str(self.trainer.precision)
         rounds = f"precision {precision} rounds the unnormalized features and targets"
         if precision in ("16-true", "bf16-true"):
             raise UserError(f"{rounds}: use {precision.replace('true', 'mixed')}")
         offsets = [self.feature_mean.abs() / self.feature_std, self.target_mean.abs() / self.target_std]
-        if "mixed" in precision and torch.cat(offsets).max() > 10_000:  # float32 would keep 3 digits of `value - mean`
+        if "mixed" in precision and torch.cat(offsets).max() > 10_000:  # float32 keeps only 3 digits of `value - mean`
             raise UserError(f"{rounds} to float32, but a mean exceeds 10,000 standard deviations: use 32-true")
         super().setup(stage)
 
@@ -159,7 +159,7 @@ class Regressor(Task):
         for name, each, scale in (("mse", squared, std**2), ("mae", absolute, std)):
             if len(each) == 1:
                 values[name] = each.item()
-            else:  # The units of several targets may differ.
+            else:  # Targets may have different units.
                 values |= {f"{name}/{target}": e.item() for target, e in zip(self.target_names, each, strict=True)}
                 values[f"{name}_standardised"] = (each / scale).mean().item()
         if self.r2:

@@ -1,4 +1,4 @@
-"""Regression figures, which plot predictions against true values, and residuals against predictions."""
+"""Plots of predictions against true values and of residuals against predictions."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class SeveralOptimizers(Task):
         self._note_norm(together)
         if self.clip_norm is not None:
             clip_norm(gradients(together), self.clip_norm)
-        # Lightning counts only the first optimizer's step. Callbacks inspect all gradients before it.
+        # Callbacks inspect all gradients before the first optimizer's step. Lightning counts only this step.
         optimizers[0].step()
         for optimizer in optimizers[1:]:
             optimizer.optimizer.step()

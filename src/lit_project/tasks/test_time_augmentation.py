@@ -15,8 +15,8 @@ AXES = {"horizontal": -1, "vertical": -2}
 def views(images: Tensor, flips: Sequence[Flip] = (), shift: int = 0) -> Iterator[Tensor]:
     """Yield the images, followed by augmented views of them.
 
-    A shift adds the four corner crops of the zero-padded images. Each crop is also flipped, so a shift and one flip
-    yield ten crops (Krizhevsky et al., 2012).
+    If `shift` is set, the zero-padded images are also cropped at the four corners. Flips apply to each crop, so the
+    five crops and one flip axis yield ten views (Krizhevsky et al., 2012).
 
     Args:
         images: `(B, C, H, W)`.

@@ -16,7 +16,7 @@ from lit_engine.run.metric_names import strip_stage
 
 
 class Checkpoint(ModelCheckpoint):
-    """ModelCheckpoint that saves `last.ckpt`, and the best checkpoint by a metric as `checkpoints/best-epochNNN.ckpt`.
+    """ModelCheckpoint that writes `last.ckpt` and the best checkpoint, `best-epochNNN.ckpt`, to `checkpoints/`.
 
     A run resumes from `last.ckpt`. The engine (`Saver`) writes this file when training starts, after each epoch, within
     long epochs, and after a signal. With Lightning's `save_last`, `last.ckpt` would be a copy of the newest *best*
@@ -101,7 +101,7 @@ class Checkpoint(ModelCheckpoint):
 class LossCheckpoint(Checkpoint):
     """Default checkpoint callback, which selects the best checkpoint by the validation loss.
 
-    The metric, such as `val_loss`, is chosen in the first validation. Without such a loss, only `last.ckpt` exists.
+    The metric, such as `val_loss`, is chosen during the first validation. Without such a loss, only `last.ckpt` exists.
     """
 
     def __init__(self) -> None:
@@ -121,8 +121,8 @@ class LossCheckpoint(Checkpoint):
             self._follow(next(losses, None))
             if self.monitor is None and trainer.current_epoch == 0:
                 print_once(
-                    "no best checkpoint is kept, because the validation logs no loss: "
-                    "add the callback Checkpoint with a monitor and a mode"
+                    "no best checkpoint is kept, because no validation loss is logged: "
+                    "add the Checkpoint callback with a monitor and a mode"
                 )
         super().on_validation_end(trainer, pl_module)
 
@@ -136,7 +136,7 @@ class LossCheckpoint(Checkpoint):
 
 
 def fast_dev_run(trainer: Trainer) -> bool:
-    """Return whether `fast_dev_run` is set, so that the trainer saves nothing."""
+    """Return whether `fast_dev_run` is set. In this mode, the trainer saves nothing."""
     return bool(getattr(trainer, "fast_dev_run", False))
 
 

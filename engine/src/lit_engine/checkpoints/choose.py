@@ -70,7 +70,7 @@ def checkpoint_to_fork(run: RunDir, which: str) -> Path:
     if int(which) not in of_epoch:
         known = ", ".join(map(str, sorted(of_epoch))) or "none"
         raise RunError(
-            f"{run.path} has no checkpoint of epoch {which} (available: {known}; see keep_last of Checkpoint)"
+            f"{run.path} has no checkpoint for epoch {which} (available: {known}; see keep_last in Checkpoint)"
         )
     return of_epoch[int(which)]
 
@@ -84,7 +84,7 @@ def weights_of(source: str | Path) -> Path:
 def _best(run: RunDir) -> Path:
     """Return the best checkpoint of a run, or the newest checkpoint if no best checkpoint exists.
 
-    If there are several `best*.ckpt`, the saved state of the checkpoint callback specifies the best.
+    If there are several `best*.ckpt` files, the saved state of the checkpoint callback specifies the best one.
     """
     candidates = sorted(run.checkpoints.glob("best*.ckpt"))
     if len(candidates) == 1:

@@ -16,7 +16,7 @@ from lit_engine.errors import CheckpointError
 
 
 def is_intact(path: Path) -> bool:
-    """Return whether a file is a complete checkpoint, that is, a zip archive with valid checksums."""
+    """Return whether a checkpoint file is complete, which means it is a zip archive with valid checksums."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
@@ -28,7 +28,7 @@ def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
     """Load a checkpoint with `weights_only=True`, so that no code in it runs.
 
     Raises:
-        CheckpointError: if the file does not exist, is truncated, or contains more than tensors and plain data.
+        CheckpointError: if the file does not exist, is truncated, or contains anything but tensors and plain data.
     """
     path = Path(path)
     if not path.is_file():
@@ -41,7 +41,7 @@ def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
         raise CheckpointError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{path} contains more than tensors and plain data and was not loaded, because it could run code "
+            f"{path} was not loaded, because it contains objects that could run code, not only tensors and data "
             f"({str(error).splitlines()[0]})"
         ) from error
     if not isinstance(content, dict):

@@ -77,7 +77,7 @@ def warm_start(
 
     `content` is the content of the checkpoint, if it has already been read.
 
-    A task may have a method `meaningless_weights`, which receives the hyperparameters of the checkpoint and returns the
+    A task may have a `meaningless_weights` method, which receives the hyperparameters of the checkpoint and returns the
     names of weights that are only useful with the checkpoint's data, such as embeddings of a different vocabulary.
 
     Raises:

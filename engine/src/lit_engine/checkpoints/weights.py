@@ -10,13 +10,13 @@ from lit_engine.errors import CheckpointError, first_of
 
 @dataclass(frozen=True)
 class Match:
-    """Result of comparing the tensors of a checkpoint with a model, by name."""
+    """Comparison of a checkpoint and a model by the names and shapes of their tensors."""
 
     loaded: list[str]
     missing: list[str]  # only in the model, ignoring batch counts
     unexpected: list[str]  # only in the checkpoint
     other_shape: list[str]  # tensors whose shapes differ, with both shapes
-    meaningless: list[str] = field(default_factory=list)  # not loaded, because they belong to other data
+    meaningless: list[str] = field(default_factory=list)  # not loaded, because they belong to different data
 
     @property
     def complete(self) -> bool:
@@ -27,7 +27,7 @@ class Match:
         """Return one line per group of weights, with at most five names."""
         lines = [f"  loaded: {len(self.loaded)}"]
         others = {"missing": self.missing, "unexpected": self.unexpected, "of a different shape": self.other_shape}
-        others["not loaded, because they belong to other data"] = self.meaningless
+        others["not loaded, because they belong to different data"] = self.meaningless
         for kind, names in others.items():
             if names:
                 lines.append(f"  {kind}: {len(names)} ({first_of(names)})")
@@ -84,7 +84,7 @@ def load_fitting(
     strict: bool = False,
     meaningless: Collection[str] = (),
 ) -> Match:
-    """Load the weights that fit by name and shape onto the model's devices, and leave all other weights unchanged.
+    """Copy weights with matching names and shapes into the model, and leave all other weights unchanged.
 
     Raises:
         CheckpointError: if no parameter fits, or if `strict` is set and not all weights fit.
@@ -93,13 +93,13 @@ def load_fitting(
     found = match(model, {name: value for name, value in state.items() if name not in left_out})
     missing = [name for name in found.missing if name not in left_out]
     found = replace(found, missing=missing, meaningless=left_out)
-    # At least one parameter must fit, because matching buffers are not enough.
+    # Reject the checkpoint if only buffers match the model.
     parameters = {name for name, _ in model.named_parameters()}
     if not parameters.intersection(found.loaded):
         raise CheckpointError(f"no weight of {source} fits the model:\n{found}")
     if strict and not found.complete:
         raise CheckpointError(f"the weights of {source} do not match the model:\n{found}")
-    # With the version metadata of this state dict, torchvision models do not rename weights.
+    # Load the model's own state dict, whose version metadata keeps torchvision models from renaming weights.
     own = model.state_dict()
     own.update((name, state[name]) for name in found.loaded)
     model.load_state_dict(own)

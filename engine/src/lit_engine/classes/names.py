@@ -1,7 +1,7 @@
 """Resolving class names, and restricting which classes a config or a checkpoint may use.
 
 A config may contain a short class name, such as `CNN`, if it is unique in the project. Runs and checkpoints contain
-full paths. If a class has moved or the package was renamed, the class is found by its name.
+full paths. If a class was moved or its package was renamed, the class is found by its name.
 
 Configs are trusted. A config may use any class that matches the type of an argument, and the module of the class is
 imported. Checkpoints may come from anyone. Classes in a checkpoint are imported only from `list_trusted_packages` and
@@ -111,7 +111,7 @@ def check_config(config: Namespace) -> None:
 
 
 def import_named(config: Path) -> None:
-    """Import the modules of all classes in a run's config, like the parser."""
+    """Import the modules of all classes in a run's config, as the parser does."""
     for path in re.findall(r"class_path: *[\"']?([\w.]+)", config.read_text(errors="replace")):
         if path.partition(".")[0] not in list_trusted_packages():
             with suppress(ImportError, AttributeError, ValueError):
@@ -147,7 +147,7 @@ def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[
                 if not _is_harmless(named, key):
                     raise CheckpointError(f"{source}: {key[1:]} is {named}, which a checkpoint must not contain")
             made = vars(parser.instantiate(config))
-        # Add arguments that the parser did not find because a class passes them to its base class by `**kwargs`.
+        # Add arguments that the parser did not find because a class passes them to its base class via `**kwargs`.
         taken = {name for one in kind.__mro__ for name in inspect.signature(one.__init__).parameters}  # type: ignore[misc]
         made |= {name: value for name, value in parameters.items() if name in taken and name not in names}
         return kind(**{**made, **given})
@@ -172,7 +172,7 @@ def list_trusted_packages() -> tuple[str, ...]:
 
 
 def _rule(path: Any) -> str:
-    """Return the reason why a checkpoint must not use a class or function."""
+    """Return a message that explains which classes a checkpoint may use."""
     module = str(path).partition(".")[0]
     known = f"{', '.join(list_trusted_packages())} or of imported packages"
     hint = f"import {module} first, or pass the run directory instead"

@@ -56,7 +56,7 @@ class UsageError(UserError):
 
 
 def fit_width(text: str) -> str:
-    """Wrap lines that are wider than the terminal. A line with two columns continues below the second column."""
+    """Wrap lines that are wider than the terminal. If a line has two columns, only the second one is wrapped."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
     lines: list[str] = []
     for line in text.splitlines():
@@ -75,7 +75,7 @@ def fit_width(text: str) -> str:
 
 
 class OptionParser(argparse.ArgumentParser):
-    """Parser for a command with its own options. It prints no usage on errors and accepts no abbreviated options."""
+    """Parser for a command with its own options. It does not print the usage on errors or accept abbreviations."""
 
     def __init__(self, command: str, about: str | None, **more: Any) -> None:
         form = argparse.RawDescriptionHelpFormatter
@@ -158,7 +158,7 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
     if key in BASES and "is not accepted" in reason:
         return f"{key} needs a data module that extends lit_engine's SplitData, ImageData or TabularData: {BASES[key]}"
     if nested and "is not accepted" in reason and re.search(r"Subtypes: .*\b(list|Iterable)\[", message):
-        return f"{key}: {reason}; an option sets the last element of a list, so set other elements in a config"
+        return f"{key}: {reason}. Options can only set the last element of a list. Set other elements in a config"
     return f"{key}: {reason}{_value_meant(key, reason, args, message)}"
 
 

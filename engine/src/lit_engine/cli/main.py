@@ -183,7 +183,7 @@ def _imported(name: str) -> ModuleType:
         finally:
             gc.freeze()
             gc.enable()
-        atexit.register(gc.unfreeze)  # avoids reports of leaked objects by C++ modules at exit
+        atexit.register(gc.unfreeze)  # otherwise, C++ modules report leaked objects at exit
     return sys.modules[name]
 
 
@@ -241,7 +241,7 @@ def version(args: Sequence[str]) -> int:
 
 
 def quiet_lightning() -> None:
-    """Hide advertisements, and messages that the command line replaces."""
+    """Hide Lightning's advertisements and messages that are redundant or wrong in this project."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero",
                  "lightning.fabric.utilities.seed", "lightning.pytorch.tuner.batch_size_scaling",
                  "lightning.pytorch.trainer.connectors.checkpoint_connector"):  # fmt: skip
@@ -282,7 +282,7 @@ def _leave(statuses: list[int]) -> None:
     If SIGTERM stopped a trial of a W&B agent, the process is killed by SIGTERM instead of exiting with status 143,
     because the agent gives up after a few trials with this status.
     """
-    # Python must exit normally after an uncaught exception, and if coverage still has to save its data.
+    # Exit normally if an exception was not caught, or if coverage still has to save its data.
     if not statuses or "coverage" in sys.modules:
         return
     for stream in (sys.stdout, sys.stderr):

@@ -88,7 +88,7 @@ _EXAMPLES = {
 
 
 def format_short_help(command: str) -> str:
-    """Return a help text for `fit`, `validate`, `test` or `predict` that fits on a screen."""
+    """Return the short help for `fit`, `validate`, `test` or `predict`, which fits on one screen."""
     what, examples = "CONFIG [OVERLAY …]" if command == "fit" else "RUN", _EXAMPLES[command]
     parser = OptionParser(command, _ABOUT[command], add_help=False)
     parser.usage = f"{program()} {command} {what} [OPTIONS]"

@@ -92,7 +92,7 @@ def prepare(args: Sequence[str]) -> Invocation:
         elif option == CONFIG:
             if has_config and source is None and is_complete(value):
                 raise UserError(
-                    f"{value} is a complete config and would replace the one before it: pass only one, then overlays"
+                    f"{value} is a complete config and would replace the others: pass one config, followed by overlays"
                 )
             words += _config(value, is_first=not has_config)
             has_config = True
@@ -135,7 +135,7 @@ def name_of(config: str | None) -> str:
 
 
 def content_of(config: str) -> dict[str, Any] | None:
-    """Return the content of a config file, or None for the text of a config or a missing file.
+    """Return the content of a config file, or None if `config` is YAML text or the file does not exist.
 
     Raises:
         UserError: the path is a folder, or the file is not valid YAML or contains no options.
@@ -159,7 +159,7 @@ def content_of(config: str) -> dict[str, Any] | None:
 
 
 def is_complete(config: str) -> bool:
-    """Return whether a config is complete, that is, sets the classes of both model and data."""
+    """Return whether a config sets both a data class and a model class."""
     content = content_of(config) or {}
     return all(isinstance(part := content.get(key), dict) and "class_path" in part for key in ("data", "model"))
 
@@ -200,7 +200,7 @@ def _has_mappings(value: Any) -> bool:
 
 
 def _empty_lists(value: Any) -> Any:
-    """Return a copy of a config in which lists of mappings are empty. Lists to append (`key+`) are omitted."""
+    """Return a copy of a config with all lists of mappings emptied. Lists to append (`key+`) are omitted."""
     if isinstance(value, dict):
         return {key: _empty_lists(item) for key, item in value.items() if not str(key).endswith("+")}
     return [] if _has_mappings(value) else value
@@ -217,7 +217,7 @@ def check(subcommand: str, options: Namespace) -> None:
         raise UserError("--find starts from initial weights: use a config instead of --run")
     for name in ("run", "resume", "find", "plot_lr"):
         if options.plan and options[name]:
-            raise UserError(f"--plan predicts the training of a new run: remove --{name}")
+            raise UserError(f"--plan only works for a new run: remove --{name}")
     if options.json and not options.plan:
         raise UserError("--json needs --plan")
     if options.resume and not options.run_name:
@@ -228,7 +228,7 @@ def check(subcommand: str, options: Namespace) -> None:
     if options.run and options.init_from:
         raise UserError("--run resumes with the weights of the run: remove --init_from")
     if any(not re.match(r"https?://[\w.-]", os.path.expandvars(url)) for url in options.notify or ()):
-        raise UserError("notify: a URL must start with http:// or https:// and a host, and its variables must be set")
+        raise UserError("notify: a URL needs http:// or https:// followed by a host, and its variables must be set")
     strategy, known = options.trainer.strategy, ["auto", *StrategyRegistry.available_strategies()]
     if isinstance(strategy, str) and strategy.lower() not in known:
         name = strategy.rpartition(".")[2]
@@ -261,7 +261,7 @@ class Parser(LightningArgumentParser):
         super().__init__(*args, allow_abbrev=False, **kwargs)
 
     def error(self, message: str, ex: Exception | None = None) -> Any:
-        """Stop parsing with a message that `explain` shortens."""
+        """Raise UsageError. The message is later shortened by `explain`."""
         raise UsageError(message, getattr(ex, "subcommand_parser", None) or self) from ex
 
 
@@ -299,7 +299,7 @@ class LitCLI(ParsingCLI):
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Return, for each subcommand, the arguments of the Trainer method that are not options."""
+        """Map each subcommand to the arguments of its Trainer method that are unavailable on the command line."""
         common = {"model", "dataloaders", "datamodule", "weights_only", "verbose", "return_predictions"}
         # `fit` has no option ckpt_path, because `--ckpt_path last` would silently train from scratch in a new process.
         fit = {*common, "train_dataloaders", "val_dataloaders", "ckpt_path"}
@@ -379,7 +379,7 @@ class LitCLI(ParsingCLI):
             raise UserError(f"EarlyStopping monitors {lowest[0]} without a mode: set max (higher is better) or min")
 
     def changed(self) -> dict[str, list[Any]]:
-        """Return the options of the first config whose values are changed by overlays or the command line.
+        """Return the options that overlays or the command line have changed from the first config.
 
         Each option is mapped to its value in the first config (None if not set) and its new value.
         """
@@ -450,7 +450,7 @@ def replace_run_dir(value: Any, run: Path) -> Any:
 
 
 def find_argument(kind: Any, name: str) -> inspect.Parameter | None:
-    """Return an argument of a class or of the base class to which the class passes `**kwargs`, or None."""
+    """Find a constructor argument by name. If a class accepts `**kwargs`, its base class is also searched."""
     for one in getattr(kind, "__mro__", ()):
         parameters = inspect.signature(one.__init__).parameters
         if name in parameters:
@@ -474,7 +474,7 @@ def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str])
 
 
 def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str]) -> dict[str, Any]:
-    """Add explicitly set linked arguments to a dumped model config, because the dump omits them."""
+    """Restore linked arguments that were set explicitly, because the dump of the model config omits them."""
     for (_, argument, owner), (_, _, source) in zip(
         _iterate_links(dumped, links), _iterate_links(parsed, links), strict=True
     ):
@@ -496,13 +496,13 @@ def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> N
 
 
 def describe_missing_link(model: dict[str, Any], data: dict[str, Any], links: Mapping[str, str]) -> str | None:
-    """Return a message about attributes that a model needs but the data module lacks, or None."""
+    """Describe the attributes that a model needs but the data module lacks. Return None if it lacks none."""
     try:
         known = build_datamodule(data)
         missing = [s for s, a, _ in _iterate_links(model, links) if a.default is a.empty and not hasattr(known, s)]
     except Exception:  # the original error is reported instead
         return None
-    needs = f"{data['class_path']} must have {', '.join(missing)}, which {model['class_path']} or a part of it needs"
+    needs = f"{data['class_path']} must have {', '.join(missing)}, as required by {model['class_path']} or its parts"
     return needs if missing else None
 
 

@@ -70,7 +70,7 @@ def _replace_dashes(args: Sequence[str]) -> Iterator[str]:
 
 
 def _positional(word: str, configs: dict[str, Path], command: str) -> str:
-    """Return the full option for a positional argument."""
+    """Convert a positional argument, such as the name of a config, to an option."""
     if re.match(r"[A-Za-z_]\w*(\.\w+)*\+?=", word):
         raise UserError(f"{word} is not an option. Write --{word}")
     if command == "sweep":  # the argument of `sweep` is the sweep file
@@ -104,7 +104,7 @@ def _is_boolean(value: str) -> bool:
 
 
 def _learning_rate_option(words: Sequence[str], configs: dict[str, Path]) -> str:
-    """Return the full option for the learning rate. For a plain module, this is an argument of its constructor.
+    """Return the full name of the learning rate option. For a plain module, this is an argument of its constructor.
 
     Raises:
         UserError: the model has several optimizers.

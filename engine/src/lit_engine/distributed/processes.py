@@ -23,7 +23,7 @@ def is_first() -> bool:
 
 
 def first_if_alone(trainer: Any) -> None:
-    """Set rank 0 if the trainer will run in a single process.
+    """Set the rank to 0 if the trainer will run in a single process.
 
     On import, Lightning reads the rank from environment variables of SLURM and torchrun, even for a single process. In
     a SLURM job with several runs, only the run of the first task would write files.
@@ -100,7 +100,7 @@ class Maximum:
     """
 
     def __init__(self, value: int, device: torch.device) -> None:
-        self._value = torch.full((), value, device=device)  # copying a value to a GPU would wait for the GPU
+        self._value = torch.full((), value, device=device)  # `torch.tensor` would copy the value and wait for the GPU
         work: Any = torch.distributed.all_reduce(self._value, torch.distributed.ReduceOp.MAX, async_op=True)
         self._wait = work.wait
         if device.type != "cpu":

@@ -35,7 +35,7 @@ def follow_launcher(trainer: Namespace) -> None:
     """Fill in `devices` and `num_nodes` from torchrun if they are not set, or from `srun` if `devices` is not set.
 
     Raises:
-        UserError: if the set values differ from the launcher's, or MASTER_PORT is not a number.
+        UserError: if the options contradict the launcher, or MASTER_PORT is not a number.
     """
     if not (port := os.environ.get("MASTER_PORT", "0")).isdecimal():
         raise UserError(f"MASTER_PORT must be a number, got {port!r}")
@@ -71,7 +71,7 @@ class Connection:
     """Connection between the processes of a strategy.
 
     A connection replaces `setup_environment` of Lightning's multi-process strategies, and initializes torch.distributed
-    before Lightning does. Other strategies are not changed. Spawned processes require that connections can be pickled.
+    before Lightning does. Other strategies are not changed. Connections must be picklable for spawned processes.
     """
 
     def __init__(self, strategy: Any) -> None:
@@ -80,7 +80,7 @@ class Connection:
 
     @classmethod
     def of(cls, strategy: Strategy) -> "Connection | None":
-        """Attach a connection to a multi-process strategy of Lightning, or return None for any other strategy."""
+        """Attach a connection to one of Lightning's multi-process strategies. Return None for other strategies."""
         if not isinstance(strategy, DDPStrategy | FSDPStrategy | ModelParallelStrategy):
             return None
         connection = cls(strategy)
@@ -125,7 +125,7 @@ class Connection:
     def stop_watching(self) -> None:
         """Remove the launched processes from Lightning's observer.
 
-        If a launched process failed, the observer would kill this process before it writes files and reports errors.
+        When a launched process fails, the observer kills the main process before it can write files and report errors.
         """
         launched = getattr(self.strategy.launcher, "procs", [])
         self.children += [process for process in launched if isinstance(process, subprocess.Popen)]
@@ -134,11 +134,11 @@ class Connection:
 
 
 class Rendezvous:
-    """Meeting point for the processes of a run, which is a key-value store served by rank 0 or by torchrun's agent.
+    """Key-value store in which the processes of a run find each other, served by rank 0 or by torchrun's agent.
 
     The agent's store survives a restart and keeps the data of earlier processes. No torchrun variable counts
-    restarts across several nodes (pytorch issue 135712). Rank 0 therefore opens a part of the store under a new name,
-    and other ranks join the newest part that has not started. `here` contains this process's host and package versions.
+    restarts across several nodes (pytorch issue 135712). Rank 0 therefore creates a new namespace in the store, and
+    others join the newest namespace that has not started. `here` contains this process's host and package versions.
     """
 
     def __init__(self, host: str, port: int, rank: int, size: int, here: Mapping[str, str]) -> None:
@@ -147,11 +147,11 @@ class Rendezvous:
         self.where, self.who = f"{host}:{port}", f"rank {rank} ({here['host']})"
         self.serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         self.store: Any = None
-        self.part: Any = None  # part of the store for this run
-        self.name = ""  # name of the part
+        self.part: Any = None  # namespace for this run
+        self.name = ""  # name of the namespace
 
     def all_here(self) -> dist.Store:
-        """Wait for all processes, and return the part of the store that only this run uses.
+        """Wait for all processes, and return the store namespace that only this run uses.
 
         Raises:
             UserError: if the port is taken, or a process does not join in time or has different versions.
@@ -193,11 +193,11 @@ class Rendezvous:
             return error
 
     def _join(self) -> bool:
-        """Join the newest part of the store. Return whether rank 0 has confirmed the start or reported a failure."""
+        """Join the newest store namespace. Return whether rank 0 has confirmed the start or reported a failure."""
         name = self.store.get("newest").decode() if self.store.check(["newest"]) else ""
         if name != self.name:
             self.name, self.part = name, dist.PrefixStore(name, self.store)
-            if self.part.check(["started"]):  # processes that ran before the restart used this part
+            if self.part.check(["started"]):  # processes that ran before the restart used this namespace
                 self.part = None
             else:
                 self.part.set(str(self.rank), json.dumps(self.here))

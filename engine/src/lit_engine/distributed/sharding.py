@@ -30,7 +30,7 @@ from lit_engine.errors import UserError
 
 
 class Sharded(ModelParallelStrategy):
-    """Lightning's `ModelParallelStrategy`, but each checkpoint is a single file with whole tensors.
+    """Lightning's `ModelParallelStrategy`, but each checkpoint is a single file with unsharded tensors.
 
     Checkpoints can be loaded with any number of processes and any strategy. For evaluation, each process gathers the
     weights, except for layers split by tensor parallelism. A single process can then run the network any number of
@@ -115,7 +115,7 @@ class Sharded(ModelParallelStrategy):
                 module.unshard() if whole else module.reshard()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return whole tensors on the CPU in the first process and None in all others. All processes must call this."""
+        """Return unsharded CPU tensors in the first process and None in the others. All processes must call this."""
         own = self.lightning_module.state_dict(keep_vars=True)  # type: ignore[union-attr]
         # Gather tied weights only once.
         once = {id(value): value.detach() for value in own.values()}
@@ -124,7 +124,7 @@ class Sharded(ModelParallelStrategy):
         return {name: found[id(value)] for name, value in own.items()}
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """Return an optimizer's state as whole tensors in the first process. Parameters are numbered as in torch."""
+        """Return the unsharded optimizer state in the first process. Parameters are numbered as in torch."""
         optimizer = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         return gather_full_tensors(optimizer.state_dict(), self.is_global_zero)
 
@@ -150,7 +150,7 @@ class Sharded(ModelParallelStrategy):
 
 
 def gather_full_tensors(value: Any, keep: bool) -> Any:
-    """Return nested data with whole tensors on the CPU. If `keep` is false, all tensors are replaced with None."""
+    """Return nested data with all tensors unsharded on the CPU. If `keep` is false, tensors are replaced with None."""
     if isinstance(value, dict):
         return {key: gather_full_tensors(item, keep) for key, item in value.items()}
     if isinstance(value, list):
@@ -165,7 +165,7 @@ def as_sharded(value: Any, like: Any) -> Any:
     """Shard `value` in the same way as `like`. If `like` is not sharded or has a different shape, return `value`."""
     if not (isinstance(like, DTensor) and isinstance(value, Tensor) and value.shape == like.shape):
         return value
-    # No process needs to send data, because each process has read the whole tensor.
+    # No process needs to send data, because each process has read the full tensor.
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
@@ -173,7 +173,7 @@ def shard(task: LightningModule, mesh: DeviceMesh) -> None:
     """Shard a task's submodules over a mesh of `data_parallel` × `tensor_parallel` processes, unless already sharded.
 
     Raises:
-        UserError: if the run uses a feature that requires whole weights, or a layer cannot be split evenly.
+        UserError: if the run uses a feature that requires unsharded weights, or a layer cannot be split evenly.
     """
     strategy, precision = task.trainer.strategy, task.trainer.precision_plugin
     if not isinstance(strategy, Sharded):
@@ -225,7 +225,7 @@ def local_shards(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def total_norm(tensors: Iterable[Tensor]) -> Tensor:
-    """Return the Euclidean norm of all tensors (scalar, 0 if none). For shards, all processes must call this."""
+    """Return the Euclidean norm of all tensors (scalar, 0 if none). If any is sharded, all processes must call this."""
     alike = defaultdict(list)
     for one in tensors:
         alike[(one.device_mesh, one.placements) if isinstance(one, DTensor) else None].append(one)
@@ -235,7 +235,7 @@ def total_norm(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def clip_norm(gradients: list[Tensor], largest: float) -> None:
-    """Clip gradients like `torch.nn.utils.clip_grad_norm_`, but support a mix of shards and whole tensors.
+    """Clip gradients like `torch.nn.utils.clip_grad_norm_`, but support a mix of sharded and unsharded tensors.
 
     If the norm is not finite, gradients stay unchanged, so that `NaNGuard` can find the gradients that caused this.
     """

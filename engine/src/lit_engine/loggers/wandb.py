@@ -1,4 +1,4 @@
-"""Weights & Biases logger for the overlay `wandb`. Its errors never stop a training run."""
+"""Weights & Biases logger for the `wandb` overlay. Its errors never stop a training run."""
 
 import contextlib
 import json
@@ -187,7 +187,7 @@ class WandbLogger(LightningWandbLogger):
 
 
 def _is_close(received: Any, value: float) -> bool:
-    """Return whether the server has received a value, with a relative tolerance of 1e-6. W&B stores NaN as a string."""
+    """Return whether the received value matches within a relative tolerance of 1e-6. W&B stores NaN as a string."""
     if isinstance(received, Mapping):  # the summary of the monitored metric contains `last` and the best value
         received = received.get("last")
     return isinstance(received, int | float) and math.isclose(received, value, rel_tol=1e-6)

@@ -57,7 +57,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True)
 class RunDir:
-    """A run directory that can be read in Python. Only commands should call methods that write files.
+    """Python interface to a run directory. Only commands should call methods that write files.
 
         run = RunDir.open("runs/quickstart/first")          or RunDir.latest("runs")
         run.config(), run.metrics(), run.history()          config.yaml, metrics.json, metrics.csv
@@ -138,7 +138,7 @@ class RunDir:
 
     @classmethod
     def newest(cls, runs: str | Path, config: str | None = None) -> list["RunDir"]:
-        """Return the runs that have checkpoints, the most recently started run first, for all configs or one config."""
+        """Return the runs that have checkpoints, for one config or all configs, with the newest run first."""
         files = Path(runs).expanduser().glob(f"{config or '*'}/*/config.yaml")
         found = [cls(file.parent) for file in files if (file.parent / "checkpoints").is_dir()]
         return sorted(found, key=lambda run: (run._last_start(), run.path), reverse=True)
@@ -165,8 +165,8 @@ class RunDir:
     def describe(self, config: str, provenance: Mapping[str, Any]) -> None:
         """Write config.yaml and add an entry to provenance.json.
 
-        If the config has changed, the earlier file is renamed to config.1.yaml, then config.2.yaml and so on. Earlier
-        patches are renamed in the same way. The entry's `patch` lists the files in code.patch.
+        If the config has changed, its earlier version is kept as config.1.yaml, or under the next free number. Earlier
+        patches are kept in the same way. The entry's `patch` lists the files in code.patch.
         """
         patch = b""
         if (provenance.get("git") or {}).get("dirty"):
@@ -212,7 +212,7 @@ class RunDir:
                     pass
             except Timeout:
                 return "running"
-            except OSError:  # no process trains in a folder that is not writable
+            except OSError:  # training requires a writable folder
                 pass
         last = {"status": ..., **(self.entries() or [{}])[-1]}["status"]
         if last is ...:

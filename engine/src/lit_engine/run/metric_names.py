@@ -42,7 +42,7 @@ def get_stage(name: str) -> str:
 def strip_stage(name: str) -> str:
     """Return a metric's name without stages, such as `acc` for both `test/val_acc` and `val_acc`."""
     stage, rest = split_stage(name)
-    # In other names with a slash, the end may be a class name.
+    # The last part of a name such as `val/accuracy/train` may be a class name.
     if stage and ("/" not in rest or _FIRST.match(rest)):
         return split_stage(rest)[1]
     return rest
@@ -61,7 +61,7 @@ def find_metric(name: str, known: Iterable[str]) -> str:
 
 
 def counterpart(name: str, stage: str, known: Iterable[str]) -> str | None:
-    """Return the corresponding metric of a different stage, such as `test_acc` for `val_acc` and the stage `test`."""
+    """Return the name of the same metric in a given stage, such as `test_acc` for the metric `val_acc`."""
     return next((one for one in known if get_stage(one) == stage and strip_stage(one) == strip_stage(name)), None)
 
 

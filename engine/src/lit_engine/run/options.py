@@ -7,7 +7,7 @@ from typing import Any
 
 
 def options_of(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the command-line name and the value of each option in a config. The value of a class is `PACKAGE.CLASS`.
+    """Yield the command-line name and the value of each option in a config. Classes are shortened to `PACKAGE.CLASS`.
 
     `("model.net", "package.CNN"), ("model.net.hidden", 64), ("trainer.callbacks.Checkpoint.mode", "max"), …`
     """
@@ -49,9 +49,9 @@ def iterate_changes(before: Any, now: Any, key: str = "", options: bool = True) 
         before: a config, or a part of a config.
         now: the same part of another config.
         key: the key of the compared part.
-        options: true if the mappings contain options of a class or of the trainer. Then, only options in both mappings
-            are compared, because earlier versions may have had different options. Otherwise, a key that exists in only
-            one mapping counts as a difference.
+        options: true if the mappings contain options of a class or of the trainer. If so, only options that exist in
+            both are compared, because earlier versions may have had different options. Otherwise, a key counts as a
+            difference if it exists in only one mapping.
     """
     if isinstance(before, dict) and isinstance(now, dict):
         if before.get("class_path") != now.get("class_path"):

@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 from lit_engine.project import current, program, variable
 
 PACKAGES = ("lit-engine", "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
-# A patch includes new files of these types in these folders. Other files may be private, such as keys.
+# A patch includes new files of these types in these folders. Other files, such as keys, may be private.
 SOURCE, FOLDERS = (".py", ".yaml", ".yml", ".toml", ".sh", ".ipynb"), {"src", "configs"}
 FORM = ("--binary", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
 MOST_BYTES, MOST_NAMED = 1_000_000, 50  # maximum size of a patch, maximum number of omitted files to list
 
 
-_hidden: dict[str, str] = {}  # maps text that must not be recorded to its replacement
+_hidden: dict[str, str] = {}  # secrets, mapped to the text that replaces them in records
 
 
 def hide(urls: Sequence[str]) -> None:

@@ -55,7 +55,7 @@ class TranslationData(SplitData):
         prefixes: keep only pairs whose English side (in lower case, without accents) starts with one of these prefixes.
             `classic` selects "I am", "he is" and similar prefixes.
         seed: seed for the order of the training pairs. Default: the seed of `seed_everything`.
-        vocabularies: the vocabularies of a checkpoint, as returned by the property `vocabularies`. Their text
+        vocabularies: the vocabularies of a checkpoint, as returned by the `vocabularies` property. Their text
             preparation and maximum length replace the options above.
         keep_vocabularies: with `--init_from`, keep that run's vocabularies to continue training on similar data.
             Otherwise, new vocabularies are built, and the embeddings of changed vocabularies are not loaded.
@@ -63,7 +63,7 @@ class TranslationData(SplitData):
         fold: index of the fold used as the test split, from 0.
 
     Raises:
-        DataError: options conflict, the corpus does not contain a language, or `keep_vocabularies` lacks a checkpoint.
+        DataError: options conflict, the corpus lacks a language, or `keep_vocabularies` is set without a checkpoint.
     """
 
     default_batch_size = 128
@@ -183,7 +183,7 @@ class TranslationData(SplitData):
         return kept
 
     def setup(self, stage: str) -> None:
-        """Encode the splits that the stage needs, unless they are already encoded. In a fit, also print the report."""
+        """Encode the splits that the stage needs, unless they are already encoded. In `fit`, also print the report."""
         super().setup(stage)
         if stage == "fit" and not self.report:
             names: tuple[Split, ...] = ("train", "val", "test")

@@ -90,9 +90,9 @@ class ParallelText(CarvedData):
     """Your own parallel corpus in UTF-8, plain or compressed (`.gz`).
 
     A split is either one file with lines `source<TAB>target`, or a list of two files whose lines correspond. If the
-    validation or test split is missing, it is taken from the training pairs without leaks. In this case, training pairs
-    that share a sentence with a given split are dropped and counted. If both splits are given, all three splits are
-    used unchanged, and the report shows how much they overlap.
+    validation or test split is missing, training pairs are held out so that no sentence occurs in two splits. In this
+    case, training pairs that share a sentence with a given split are dropped and counted. If both splits are given, all
+    three splits are used unchanged, and the report shows how much they overlap.
 
     Args:
         train: one or two files with the training pairs.
@@ -126,7 +126,7 @@ class ParallelText(CarvedData):
 class Tatoeba(CarvedData):
     """Short everyday sentences from Tatoeba, many of which have several translations.
 
-    The release of September 2017 has 142,787 pairs. The pairs of any release are read from `root/tatoeba/fra-eng.zip`,
+    The September 2017 release has 142,787 pairs. The pairs of any release are read from `root/tatoeba/fra-eng.zip`,
     `fra-eng.txt` or `fra.txt` (`english<TAB>french`). If none of these files exists, the archive is downloaded.
 
     Args:

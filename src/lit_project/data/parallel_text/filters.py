@@ -14,11 +14,11 @@ Ids = list[list[int]]
 def filter_by_length(
     sources: Ids, targets: Ids, pairs: Pairs, max_length: int, overlong: Overlong | None
 ) -> tuple[Ids, Ids, dict[str, int]]:
-    """Return sources and targets with at most `max_length` tokens, and how many were "dropped" and "truncated".
+    """Return sources and targets with at most `max_length` tokens, and the numbers of "dropped" and "truncated" pairs.
 
     Args:
         sources: token ids without BOS and EOS.
-        targets: token ids of the translations, also without BOS and EOS.
+        targets: token ids of the translations without BOS and EOS.
         pairs: the pairs as text, for error messages.
         max_length: maximum number of tokens per side.
         overlong: how to treat longer training pairs, or None for evaluation pairs. Evaluation only truncates sources,

@@ -1,8 +1,8 @@
 """Splits a parallel corpus so that no sentence occurs in two splits.
 
 If a corpus has many translations per sentence and random pairs are held out, most held-out sentences also occur in
-train with a different translation. The corpus is a graph, in which sentences are nodes and pairs are edges. This module
-therefore holds out whole connected components.
+train with a different translation. This module therefore treats the corpus as a graph with sentences as nodes and pairs
+as edges, and holds out whole connected components.
 """
 
 import unicodedata
@@ -19,7 +19,7 @@ Pairs = Sequence[tuple[str, str]]
 
 
 def sentence_key(sentence: str) -> str:
-    """Return a sentence's letters and digits, without case and accents, as a key that all its spellings share.
+    """Return a sentence's key, which consists of its letters and digits in lower case, without accents.
 
     If two sentences are equal after some `Preparation`, their keys are also equal. Splitting by keys is therefore
     leak-free with any preparation.

@@ -213,7 +213,7 @@ def _actions(subject: Subject) -> Iterator[tuple[str, str]]:
 
 @cache  # Generating the sentences takes a second.
 def sentences(size: int) -> list[tuple[str, str]]:
-    """Return English-French pairs, with each kind of predicate in a third of them. All calls return the same pairs.
+    """Return English-French pairs, spread evenly over the three kinds of predicate. All calls return the same pairs.
 
     Raises:
         DataError: `size` is not between 3 and the number of sentences in the grammar.

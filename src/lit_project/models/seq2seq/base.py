@@ -117,7 +117,7 @@ class Seq2Seq(nn.Module):
             source_BS: source tokens.
             lengths_B: number of source tokens in each sentence.
             inputs_BT: target tokens, which start with BOS and exclude the last token.
-            teacher_forcing_ratio: probability that an input is the true token and not the model's own prediction. The
+            teacher_forcing_ratio: probability that an input is the true token rather than a predicted token. The
                 choice is made for each token (scheduled sampling, Bengio et al., 2015).
         """
         memory = self.encode(source_BS, lengths_B)

@@ -72,7 +72,7 @@ class RNNEncoder(nn.Module):
     def forward(self, source_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the states `(B, S, D)` and each layer's final hidden (and LSTM cell) states `(B, layers, D)`."""
         embedded_BSE = self.dropout(self.embedding(source_BS) * self.embedding.embedding_dim**0.5)
-        # Sort here, because `pack_padded_sequence` would wait until the order has been copied to the GPU.
+        # Sort here, because `pack_padded_sequence` would block while it copies the order to the GPU.
         sorted_B, order_B = lengths_B.cpu().sort(descending=True)
         order_B, places_B = (x.to(source_BS.device, non_blocking=True) for x in (order_B, order_B.argsort()))
         packed = pack_padded_sequence(embedded_BSE.index_select(0, order_B), sorted_B, batch_first=True)
@@ -160,7 +160,7 @@ class AttentionAfter(RNNDecoder):
 
 
 class AttentionBefore(RNNDecoder):
-    """Decoder in which the previous state attends to the source, and the context is an input of the next RNN step.
+    """Decoder in which the previous state attends to the source, and the context is an input to the next RNN step.
 
     With additive attention, it is the decoder of Bahdanau et al., 2015. With location attention, it is the decoder of
     the classic PyTorch tutorial, whose query also includes the embedded input. The loop uses the weights of `self.rnn`

@@ -127,7 +127,7 @@ class Translations(Callback):
                 self._draw_epoch(trainer, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw attention maps of the last epoch, which is not known earlier because training may stop early."""
+        """Draw attention maps of the last epoch. If training stops early, earlier hooks do not know which it is."""
         self._draw_epoch(trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

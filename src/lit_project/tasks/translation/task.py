@@ -69,20 +69,20 @@ class Translator(Task):
     - `bleu` and `chrf` use each source once with all its references. metrics.json contains the signatures.
     - If sources have several references, `bleu_single` and `chrf_single` use each pair with its own reference.
     - `bleu_lowercase` is computed from lower-cased text with Moses tokens, as in published Multi30k results.
-    - `bleu_copy` and `chrf_copy` are baselines that output the source itself. `bleu_memory` and `chrf_memory` output
-      the source's most frequent translation in the training set, or nothing if the source does not occur there.
+    - `bleu_copy` and `chrf_copy` score a baseline that outputs the source itself. `bleu_memory` and `chrf_memory` score
+      the source's most frequent translation in the training set, or an empty text if the source does not occur there.
 
     Args:
         net: model that maps tokens to logits of the next token.
         optimizer: creates the optimizer for the parameters.
         vocabularies: plain data for converting text to tokens and back. Set from the data and stored in the checkpoint.
         label_smoothing: fraction of the target that is spread evenly over the vocabulary (Szegedy et al., 2016).
-        teacher_forcing_ratio: probability that the decoder receives the true token in training and not its own
-            prediction (scheduled sampling, Bengio et al., 2015). Either a number, or a list of [optimizer step, ratio]
+        teacher_forcing_ratio: probability that the decoder receives the true token instead of its own prediction in
+            training (scheduled sampling, Bengio et al., 2015). Either a number, or a list of [optimizer step, ratio]
             such as [[0, 1.0], [5000, 0.5]], which is interpolated linearly.
-        r_drop: α of R-Drop (Liang et al., 2021), such as 5. Default: 0 (off). Each batch runs twice with
-            different dropout, and α/4 times the symmetric KL divergence of both predictions is added to the mean loss.
-            This doubles time and memory.
+        r_drop: the weight α of R-Drop (Liang et al., 2021), for example 5. By default, R-Drop is off (0). Each batch
+            runs twice with different dropout, and α/4 times the symmetric KL divergence between the two predictions is
+            added to the mean loss. This doubles time and memory.
         decoding: search options for `validate`, `test`, `predict` and `translate`. Default: a beam of size 5.
         validation_decoding: search options for validation during training. Default: greedy search.
         **kwargs: the arguments `schedulers`, `parameter_groups`, `compile` and `metrics` of `Task`.
