@@ -133,9 +133,9 @@ def scatter(found: Comparison) -> list[str]:
 
 
 def changes(found: Comparison) -> dict[str, list[tuple[str, float, float, float]]]:
-    """Return the largest changes from the first to the second row, keyed by the kind of per-class or per-length metric.
+    """Return the largest changes of per-class or per-length metrics from the first to the second row, for each metric.
 
-    Changes (name, old, new, difference) are sorted from gain to loss. The result is empty unless there are two rows.
+    Changes (name, old, new, difference) are sorted from largest to smallest. Without two rows, the result is empty.
     """
     if len(found.given) != 2:
         return {}

@@ -93,7 +93,7 @@ class Study:
         The trial number is the number of trials that were stored earlier.
 
         Raises:
-            TrialEnded: `most` trials already exist. Locks are local, so another machine may have started the last one.
+            TrialEnded: `most` trials already exist. Another machine can start trials too, because locks are local.
         """
         if "values" not in trial.user_attrs:
             attempts = self.attempts()
