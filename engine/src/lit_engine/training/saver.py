@@ -195,9 +195,7 @@ class Saver(Callback):
                 "Resume the run with its original data, batch size and number of devices"
             )
         if not all(hasattr(loader, "state_dict") for loader in CombinedLoader(trainer.train_dataloader).flattened):
-            print_once(
-                "warning: the dataloader cannot resume mid-epoch, so the epoch restarts from its first batch"
-            )
+            print_once("warning: the dataloader cannot resume mid-epoch, so the epoch restarts from its first batch")
 
     def _defer(self) -> None:
         self.signals.install()
