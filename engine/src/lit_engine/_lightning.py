@@ -34,7 +34,7 @@ BatchNorm = _BatchNorm  # base class of all batch norm layers, for `isinstance` 
 
 
 def trainer_of(module: LightningModule) -> Trainer | None:
-    """Return a module's trainer or None. For None, the public property fails. Lightning 1.8 added this API."""
+    """Return a module's trainer or None. Without a trainer, the public property fails. Lightning 1.8 added this API."""
     return module._trainer
 
 
@@ -201,10 +201,9 @@ def is_between_epochs(trainer: Trainer) -> bool:
 
 
 def start_as_new(trainer: Trainer) -> None:
-    """Make a resumed fit start its next epoch with all hooks, like a new fit.
+    """Make a resumed fit start its next epoch with all hooks, like a new fit. Lightning 2.0 added this API.
 
     This calls the base class's setter, because the fit loop's own setter would also reset its inner loops.
-    Lightning 2.0 added this API.
     """
     _Loop.restarting.fset(trainer.fit_loop, False)  # type: ignore[attr-defined]
 
@@ -388,7 +387,7 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 
 
 def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
-    """Add restored values after the first batch. Lightning would reset earlier values. Lightning 1.2 added this API."""
+    """Add restored values after the first batch. Lightning resets earlier values. Lightning 1.2 added this API."""
     results: Any = trainer.fit_loop.epoch_loop._results
     for one in saved:
         item = results[f"{one['options']['fx']}.{one['options']['name']}"]
@@ -401,7 +400,7 @@ def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 
 
 def metric_states(module: nn.Module) -> dict[str, dict[str, Any]]:
-    """Return CPU copies of the states of a module's metrics, by metric name. No state_dict contains these states."""
+    """Map the names of a module's metrics to CPU copies of their states. No state_dict contains these states."""
     found = {}
     for name, metric in module.named_modules():
         if isinstance(metric, Metric):
@@ -447,7 +446,7 @@ def set_rank(number: int) -> None:
 
 
 def device_mesh(strategy: Any) -> Any:
-    """Return a strategy's device mesh or None. For None, the public property fails. Lightning 2.4 added this API."""
+    """Return the device mesh or None. Without a mesh, the public property fails. Lightning 2.4 added this API."""
     return getattr(strategy, "_device_mesh", None)
 
 

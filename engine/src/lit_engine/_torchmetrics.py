@@ -21,7 +21,7 @@ USED = {
 def import_lazily() -> None:
     """Make `import torchmetrics` return immediately. Submodules and the names in `USED` are imported on first use.
 
-    Any other name loads the whole package. An existing import is not changed. This requires torchmetrics 1.0 or later.
+    Other names load the whole package. An already imported package is not changed. This requires torchmetrics 1.0.
     """
     if "torchmetrics" not in sys.modules:
         package = _lazy_package("torchmetrics")

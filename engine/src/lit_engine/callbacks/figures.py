@@ -430,7 +430,7 @@ def _scores_of(outputs: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
 
 
 def _scores_by_label(scores: list[tuple[Tensor, Tensor]], names: Any) -> dict[str, tuple[Tensor, Tensor]]:
-    """Map the most frequent labels to their probabilities and targets. Omit labels that all or no samples have."""
+    """Map the most frequent labels to their probabilities and targets. Omit labels that never vary."""
     if not scores or names is None:
         return {}
     probabilities_NK, targets_NK = (torch.cat(parts) for parts in zip(*scores, strict=True))

@@ -53,7 +53,7 @@ class BatchTransforms(nn.Sequential):
     def transform_with_masks(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
         """Transform images and their masks `(B, H, W)`. Only transforms from `torchvision.transforms.v2` support masks.
 
-        Pixels that lie outside the original mask, for example after a rotation, are set to -1 (unknown).
+        Mask values are -1 (unknown) for pixels from outside the original image, for example after a rotation.
 
         Raises:
             DataError: if a transform does not support masks, because it would only transform the images.

@@ -192,7 +192,7 @@ class SplitData(LightningDataModule):
         return len(self.dataset(split))
 
     def has_split(self, split: Split) -> bool:
-        """Return False if the data has no such split. This method can be called before `setup`."""
+        """Return False if the split does not exist. This method can be called before `setup`."""
         return True
 
     def shuffles(self, split: Split) -> bool:
@@ -296,7 +296,7 @@ class SplitData(LightningDataModule):
 
 
 def has_test(datamodule: Any) -> bool:
-    """Print a message and return False if the data has no test split. This can be called before `setup`."""
+    """Return False and print a message if there is no test split. This function can be called before `setup`."""
     own = getattr(type(datamodule), "test_dataloader", None) is not LightningDataModule.test_dataloader
     has = own and (not hasattr(datamodule, "has_split") or datamodule.has_split("test"))
     if not has:

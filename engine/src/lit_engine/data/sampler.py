@@ -251,7 +251,7 @@ class SeededBatches:
 
 
 class Loader:
-    """Loader of batches in the order of `EpochBatches` that can continue at a saved position, even with workers.
+    """Loader of batches in the order of `EpochBatches` that can resume from a saved position, even with workers.
 
     The loader is a plain iterable. Lightning would replace the sampler of a `DataLoader` in distributed runs, in
     predictions, and in runs with `overfit_batches`.

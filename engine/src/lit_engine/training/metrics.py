@@ -26,7 +26,7 @@ GivenMetrics = list[Metric | MetricFactory] | dict[str, Metric | MetricFactory]
 
 
 class Metrics:
-    """The metrics of a task, by name.
+    """The named metrics of a task.
 
     Metrics are not registered as modules of the task, so they are not saved in checkpoints, sharded or averaged with
     the weights. Metrics can be added or removed when a run is resumed.

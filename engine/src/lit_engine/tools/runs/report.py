@@ -133,7 +133,7 @@ def scatter(found: Comparison) -> list[str]:
 
 
 def changes(found: Comparison) -> dict[str, list[tuple[str, float, float, float]]]:
-    """Return the largest changes of per-class or per-length metrics from the first to the second row, for each metric.
+    """Return the largest changes in each per-class or per-length metric from the first to the second row.
 
     Changes (name, old, new, difference) are sorted from largest to smallest. Without two rows, the result is empty.
     """
