@@ -119,7 +119,7 @@ _CALL_CALLBACKS, _CALL_MODULE = call._call_callback_hooks, call._call_lightning_
 def _call_callbacks(
     trainer: Any, hook_name: str, *args: Any, monitoring_callbacks: bool | None = None, **kwargs: Any
 ) -> None:
-    """Call a hook of those callbacks that override it, without names for the profiler if there is `NoProfiler`."""
+    """Call a hook of all callbacks that override it. With `NoProfiler`, skip the profiler."""
     if monitoring_callbacks is not None or trainer.profiler.profile is not NoProfiler.profile:
         return _CALL_CALLBACKS(trainer, hook_name, *args, monitoring_callbacks=monitoring_callbacks, **kwargs)
     module, unchanged = trainer.lightning_module, getattr(Callback, hook_name, None)
@@ -136,7 +136,7 @@ def _call_callbacks(
 def _call_module(
     trainer: Any, hook_name: str, *args: Any, pl_module: LightningModule | None = None, **kwargs: Any
 ) -> Any:
-    """Call a hook of the module, without a name for the profiler if there is `NoProfiler`."""
+    """Call a hook of the module. With `NoProfiler`, skip the profiler."""
     module = pl_module or trainer.lightning_module
     if module is None or trainer.profiler.profile is not NoProfiler.profile:
         return _CALL_MODULE(trainer, hook_name, *args, pl_module=pl_module, **kwargs)

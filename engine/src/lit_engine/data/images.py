@@ -331,7 +331,7 @@ class ImageData(SplitData):
         return len(self.class_names)
 
     def dataset(self, split: Split) -> Rows | Samples:
-        """Return the dataset of a loaded split, which returns an `ImageBatch` for a tensor of indices."""
+        """Return the dataset of a loaded split. Indexing it with a tensor of indices returns an `ImageBatch`."""
         data = self.splits[split]
         return Rows(ImageBatch, *data) if isinstance(data, tuple) else Samples(data, self.input_shape, self.crop)
 
