@@ -29,7 +29,7 @@ def test_pairs_of_other_batches_are_refused_within_an_epoch():
     """Without a global batch size, batches are split differently for one and two processes."""
     state = {**Loader(Numbers(), pairs(300, 2, batch_size=10)).state_dict(), "position": 3}
     for other in (pairs(300, batch_size=20), pairs(300, global_batch_size=20)):
-        with pytest.raises(DataError, match=r"steps of 10 × 2 × 1 samples"):
+        with pytest.raises(DataError, match=r"Each step had 10 × 2 × 1 samples"):
             Loader(Numbers(), other).load_state_dict(state)
     Loader(Numbers(), pairs(300, 2, batch_size=10)).load_state_dict(state)
     one = {**Loader(Numbers(), pairs(300, batch_size=20)).state_dict(), "position": 3}

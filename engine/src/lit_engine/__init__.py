@@ -1,7 +1,7 @@
 """Library for PyTorch Lightning projects, with base classes, run directories, a command line and tools.
 
-Import names with `from lit_engine import ImageData, Task`. Each name is imported on first use, because most of them
-need torch and Lightning.
+Import names with `from lit_engine import ImageData, Task`. Names are imported on first use, because most of them need
+torch and Lightning.
 """
 
 from importlib import import_module

@@ -19,7 +19,8 @@ _FRAME = (
 
 def find_reason(message: str) -> str:
     """Return the most specific reason in a nested error message. If it only lists expected types, join these types."""
-    own = message[max(message.rfind("Problem with given class_path"), 0) :]  # skips the errors of other types
+    # If the value names a class, skip the errors from trying to parse the value as a different type.
+    own = message[max(message.rfind("Problem with given class_path"), 0) :]
     lines = [re.sub(r"^\s*(- )?(Parser key .*: (?=\w)|.* callable class: )?", "", line) for line in own.splitlines()]
     kept = [line.partition(". Got value: Namespace")[0] for line in lines if line and not line.startswith(_FRAME)]
     kept = [re.sub(r"<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[(.*?)\]", r"\1\2", line) for line in kept]
@@ -48,7 +49,7 @@ def list_actions(parser: Any) -> list[Any]:
 
 
 def subcommand_parsers(parser: Any) -> dict[str, Any]:
-    """Return the parser of each subcommand by name."""
+    """Return a dict that maps subcommand names to parsers."""
     return parser._subcommands_action.choices
 
 

@@ -1,6 +1,6 @@
 """Wrappers for the undocumented parts of Lightning 2.6 and torch 2.15 that this library uses.
 
-Each docstring states why the access is needed and, if known, the version that introduced the private name.
+Each docstring states why the access is needed and, if known, which version added the private API.
 `test_private_apis.py` tests each function, and fails if a private name disappears.
 """
 
@@ -33,7 +33,7 @@ BatchNorm = _BatchNorm  # base class of all batch norm layers, for `isinstance` 
 
 
 def trainer_of(module: LightningModule) -> Trainer | None:
-    """Return a module's trainer, or None if it has none. The public property raises an error instead. Since 1.8."""
+    """Return a module's trainer or None. Without a trainer, the public property fails. Lightning 1.8 added this API."""
     return module._trainer
 
 
@@ -47,13 +47,13 @@ def reconfigure(trainer: Trainer, **parts: Any) -> None:
 
 
 def limit_loops(trainer: Trainer, max_epochs: int, max_steps: int) -> None:
-    """Change the maximum number of epochs and steps. The trainer's own properties are read-only. Since 2.0."""
+    """Set the maximum number of epochs and steps. The trainer has no setters. Lightning 2.0 added this API."""
     trainer.fit_loop.max_epochs = max_epochs
     trainer.fit_loop.epoch_loop.max_steps = max_steps
 
 
 def set_root_dir(trainer: Trainer, path: str) -> None:
-    """Set the folder that callbacks write to. Initially, only the first process knows this folder. Since 2.0."""
+    """Set the output folder of callbacks. At first, only the first process knows it. Lightning 2.0 added this API."""
     trainer._default_root_dir = path  # type: ignore[attr-defined]
 
 
@@ -68,9 +68,9 @@ def skip_sanity_check(trainer: Trainer) -> None:
 
 
 def skip_sigterm_broadcast(trainer: Trainer) -> None:
-    """Skip the broadcast of a SIGTERM flag, which would synchronize all processes before each step. Since 2.6.
+    """Skip the broadcast of a SIGTERM flag, which would synchronize all processes before each step.
 
-    `Saver` replaces Lightning's SIGTERM handler, so the flag is never set.
+    `Saver` replaces Lightning's SIGTERM handler, so the flag is never set. Lightning 2.6 added this API.
     """
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
@@ -78,7 +78,7 @@ def skip_sigterm_broadcast(trainer: Trainer) -> None:
 def disable_requeue(trainer: Trainer) -> None:
     """Prevent Lightning from requeueing a SLURM job with its own checkpoint.
 
-    Single-device strategies have no public `cluster_environment`. Since 1.6.
+    Single-device strategies have no public `cluster_environment`. Lightning 1.6 added this API.
     """
     environment = trainer._accelerator_connector.cluster_environment
     if isinstance(environment, SLURMEnvironment):
@@ -88,19 +88,19 @@ def disable_requeue(trainer: Trainer) -> None:
 def save_after_validation(callback: ModelCheckpoint) -> None:
     """Make a ModelCheckpoint save after each validation, before a newer value can replace the logged metric.
 
-    The constructor has an argument for this, but using it would add an option to every subclass. Since 1.6.
+    Using the constructor's argument would add an option to every subclass. Lightning 1.6 added this API.
     """
     callback._save_on_train_epoch_end = False
 
 
 class NoProfiler(PassThroughProfiler):
-    """Lightning's default profiler without its overhead of 56 generators per step (2 % of a small step's time)."""
+    """Lightning's default profiler without its 56 generators per step, which take 2 % of the time of a small step."""
 
     profile: Any = nullcontext
 
 
 def shorten_steps(trainer: Trainer) -> None:
-    """Determine the arguments of `training_step`, and who prepares batches, once instead of in every step. Since 2.6.
+    """Inspect `training_step` and the hooks that prepare batches once, not in each step. Lightning 2.6 added this API.
 
     This makes a step about 0.2 ms shorter.
     """
@@ -124,7 +124,7 @@ def loss_scale(trainer: Trainer) -> float:
 
 
 class ParsingCLI(LightningCLI):
-    """LightningCLI that only parses arguments. The session creates the objects and runs the command. Since 2.0."""
+    """LightningCLI that only parses arguments. The session does everything else. Lightning 2.0 added this API."""
 
     def needs_options(self, subcommand: str) -> bool:
         """Return whether to add a subcommand's options to its parser."""
@@ -153,29 +153,29 @@ class ParsingCLI(LightningCLI):
 
 
 def count_batches(trainer: Trainer) -> None:
-    """Create the training dataloader, which sets `num_training_batches` before the fit starts. Since 2.0."""
+    """Set `num_training_batches` before a fit by creating the training dataloader. Lightning 2.0 added this API."""
     trainer.fit_loop.setup_data()
 
 
 def is_between_epochs(trainer: Trainer) -> bool:
-    """Return whether the loop counters come from a checkpoint saved between two epochs. Since 1.5."""
+    """Return whether the loop counters come from a checkpoint saved between epochs. Lightning 1.5 added this API."""
     epochs: Any = trainer.fit_loop.epoch_progress.current
     return epochs.ready == epochs.started == epochs.processed
 
 
 def start_as_new(trainer: Trainer) -> None:
-    """Make a resumed fit start its next epoch with all hooks, like a new fit.
+    """Make a resumed fit start its next epoch with all hooks, like a new fit. Lightning 2.0 added this API.
 
-    This calls the base class's setter, because the fit loop's own setter would also reset its inner loops. Since 2.0.
+    This calls the base class's setter, because the fit loop's own setter would also reset its inner loops.
     """
     _Loop.restarting.fset(trainer.fit_loop, False)  # type: ignore[attr-defined]
 
 
 def finish_restart(trainer: Trainer) -> None:
-    """Clear the restarting flag mid-epoch, so that the epoch ends normally and ReduceLROnPlateau is stepped. Since 2.0.
+    """Clear the restarting flag mid-epoch, so that the epoch ends normally and ReduceLROnPlateau is stepped.
 
-    Dataloaders continue at their saved positions. Lightning does not restore the position if the dataloader was
-    created before the checkpoint was loaded, for example by `estimated_stepping_batches`.
+    Dataloaders resume from their saved positions. Lightning does not restore the position if the dataloader was created
+    before the checkpoint was loaded, for example by `estimated_stepping_batches`. Lightning 2.0 added this API.
     """
     loop = trainer.fit_loop
     if any(loop._combined_loader_states_to_load):
@@ -185,7 +185,7 @@ def finish_restart(trainer: Trainer) -> None:
 
 
 def ready_batches(trainer: Trainer) -> int:
-    """Return the number of batches that have started in this epoch. Since 1.5."""
+    """Return the number of batches that have started in this epoch. Lightning 1.5 added this API."""
     return trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
 
@@ -195,7 +195,7 @@ def batch_index(trainer: Trainer) -> int:
 
 
 def will_validate(trainer: Trainer) -> bool:
-    """Return whether Lightning will validate after this batch. Since 1.8.
+    """Return whether Lightning will validate after this batch. Lightning 1.8 added this API.
 
     Lightning also validates if a stop was requested, but this function ignores such a request.
     """
@@ -216,7 +216,7 @@ def has_validated(trainer: Trainer) -> bool:
 
 
 def logged_steps(trainer: Trainer) -> int:
-    """Return the step at which the next values will be logged. Since 1.6."""
+    """Return the step at which the next values will be logged. Lightning 1.6 added this API."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
@@ -232,10 +232,10 @@ def loop_state(trainer: Trainer) -> dict[str, Any]:
 
 
 def epochs_in(checkpoint: dict[str, Any]) -> tuple[int, int | None]:
-    """Return how many epochs were finished when a checkpoint was saved, and how many were fully trained. Since 1.5.
+    """Return how many epochs were finished when a checkpoint was saved, and how many were fully trained.
 
     The numbers differ if the checkpoint was saved during the validation at the end of an epoch. If a checkpoint was
-    saved mid-epoch, the second number is None.
+    saved mid-epoch, the second number is None. Lightning 1.5 added this API.
     """
     loop = checkpoint["loops"]["fit_loop"]
     epochs, finished = loop["epoch_progress"]["current"], loop["epoch_progress"]["current"]["processed"]
@@ -245,13 +245,13 @@ def epochs_in(checkpoint: dict[str, Any]) -> tuple[int, int | None]:
 
 
 def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
-    """Adjust the counters in a checkpoint so that resuming from it is exact. Since 2.6.
+    """Adjust the counters in a checkpoint so that resuming from it is exact. Lightning 2.6 added this API.
 
     Without this function, some runs would resume at a different point, or not at all.
 
     Args:
         loops: state of the fit loop.
-        moment: moment of the save (`epoch`, `step`, `repeat`, `validation` or `validated`).
+        moment: when the checkpoint is saved (`epoch`, `step`, `repeat`, `validation` or `validated`).
     """
     cleared = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["zero_grad"]
     for counts in cleared.values():  # Lightning never reads these counts, but they differ after resuming
@@ -268,7 +268,7 @@ def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
             batches["completed"] = batches["processed"]
     if moment == "step":
         loops["epoch_loop.state_dict"]["_batches_that_stepped"] += 1
-    if moment == "validation":  # a started batch makes Lightning repeat the validation
+    if moment == "validation":  # Lightning repeats a validation if one of its batches is unfinished
         validation.update(ready=validation["processed"] + 1, started=validation["processed"] + 1)
 
 
@@ -298,9 +298,9 @@ def rewind_step(trainer: Trainer, batches: int) -> None:
 
 
 def logged_values(trainer: Trainer) -> dict[str, Tensor]:
-    """Return a dict of the metrics that the current stage has logged in this epoch or evaluation. Since 1.2.
+    """Return a dict of the metrics that the current stage has logged in this epoch or evaluation.
 
-    `callback_metrics` mixes the metrics of all stages. If two metrics have the same name, only the newer one is kept.
+    `callback_metrics` mixes all stages and only keeps the newest metric of a name. Lightning 1.2 added this API.
     """
     results: Any = trainer._results
     found: dict[str, Tensor] = {}
@@ -312,14 +312,14 @@ def logged_values(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def log_step(trainer: Trainer) -> None:
-    """Pass a step's metrics to the loggers before saving the step. Lightning logs after all hooks. Since 1.2."""
+    """Log a step's metrics before saving the step. Lightning logs after all hooks. Lightning 1.2 added this API."""
     trainer._logger_connector.update_train_step_metrics()
 
 
 def logged_so_far(trainer: Trainer) -> list[dict[str, Any]]:
-    """Return the values that `self.log` has accumulated in this training epoch, for a checkpoint. Since 1.2.
+    """Return the values that `self.log` has accumulated in this training epoch, for a checkpoint.
 
-    Lightning loses these values when a run is resumed mid-epoch.
+    Lightning loses these values when a run is resumed mid-epoch. Lightning 1.2 added this API.
     """
     results: Any = trainer.fit_loop.epoch_loop._results
     found = []
@@ -335,7 +335,7 @@ def logged_so_far(trainer: Trainer) -> list[dict[str, Any]]:
 
 
 def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
-    """Restore the values that `self.log` had accumulated in this epoch. Since 1.2."""
+    """Restore the values that `self.log` had accumulated in this epoch. Lightning 1.2 added this API."""
     results: Any = trainer.fit_loop.epoch_loop._results
     for one in saved:
         options = {**one["options"], "reduce_fx": getattr(torch, one["reduce_fx"])}
@@ -350,7 +350,7 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 
 
 def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
-    """Add the restored values after the first batch, because Lightning resets values added earlier. Since 1.2."""
+    """Add restored values after the first batch. Lightning resets earlier values. Lightning 1.2 added this API."""
     results: Any = trainer.fit_loop.epoch_loop._results
     for one in saved:
         item = results[f"{one['options']['fx']}.{one['options']['name']}"]
@@ -363,7 +363,7 @@ def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 
 
 def metric_states(module: nn.Module) -> dict[str, dict[str, Any]]:
-    """Return CPU copies of the states of a module's metrics, by metric name. No state_dict contains these states."""
+    """Map the names of a module's metrics to CPU copies of their states. No state_dict contains these states."""
     found = {}
     for name, metric in module.named_modules():
         if isinstance(metric, Metric):
@@ -385,12 +385,12 @@ def restore_metric_states(module: nn.Module, saved: dict[str, dict[str, Any]]) -
 
 
 def swap_average(average: WeightAveraging, module: LightningModule) -> None:
-    """Swap the averaged weights and the trained weights. Since 2.6."""
+    """Swap the averaged weights and the trained weights. Lightning 2.6 added this API."""
     average._swap_models(module)
 
 
 def get_averaged_model(average: WeightAveraging) -> Any:
-    """Return the averaged model of a WeightAveraging callback. Since 2.6."""
+    """Return the averaged model of a WeightAveraging callback. Lightning 2.6 added this API."""
     assert average._average_model is not None
     return average._average_model
 
@@ -399,7 +399,7 @@ def get_averaged_model(average: WeightAveraging) -> Any:
 
 
 def rank() -> int:
-    """Return the global rank, even before a strategy has started. Since 1.0."""
+    """Return the global rank, even before a strategy has started. Lightning 1.0 added this API."""
     return getattr(rank_zero_only, "rank", 0)
 
 
@@ -409,12 +409,12 @@ def set_rank(number: int) -> None:
 
 
 def device_mesh(strategy: Any) -> Any:
-    """Return a strategy's device mesh, or None if it has none. The public property raises an error. Since 2.4."""
+    """Return the device mesh or None. Without a mesh, the public property fails. Lightning 2.4 added this API."""
     return getattr(strategy, "_device_mesh", None)
 
 
 def has_layer_sync(strategy: Any) -> bool:
-    """Return whether batch norm is synchronized across processes. Since 1.6."""
+    """Return whether batch norm is synchronized across processes. Lightning 1.6 added this API."""
     return strategy._layer_sync is not None
 
 
@@ -430,7 +430,7 @@ def replace_setup(strategy: Any, setup: Any) -> None:
 
 
 def group_options(strategy: Any) -> tuple[str, timedelta]:
-    """Return the backend and the timeout of the process group that a strategy would create. Since 1.6."""
+    """Return the backend and timeout that a strategy uses for a process group. Lightning 1.6 added this API."""
     return strategy._get_process_group_backend(), strategy._timeout
 
 
@@ -450,7 +450,7 @@ def wrap_again(strategy: Any, module: LightningModule) -> None:
 
 
 def remember_missing_cuda() -> None:
-    """Stop Adam from searching for the CUDA driver at each step on a CPU-only machine (11 % of a small step's time).
+    """Stop Adam from searching for the CUDA driver on CPU-only machines. The search takes 11 % of a small step.
 
     `torch.optim.Adam` checks at each step whether there is a CUDA device. Lightning sets PYTORCH_NVML_BASED_CUDA_CHECK
     at import (Lightning pull request 15110), so that the check does not initialize CUDA before a fork. There is nothing
@@ -461,12 +461,12 @@ def remember_missing_cuda() -> None:
 
 
 def has_bfloat16_units() -> bool:
-    """Return whether this CPU has bfloat16 units. Since torch 2.6."""
+    """Return whether this CPU has bfloat16 units. torch 2.6 added this API."""
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def is_compiled(net: nn.Module) -> bool:
-    """Return whether `nn.Module.compile` was called. Since torch 2.2."""
+    """Return whether `nn.Module.compile` was called. torch 2.2 added this API."""
     return net._compiled_call_impl is not None
 
 
@@ -476,7 +476,7 @@ def unscales_itself(optimizer: Any) -> bool:
 
 
 def multiply_all(tensors: list[Tensor], factor: Tensor) -> None:
-    """Multiply tensors in place by a scalar tensor, in one kernel if all have the same dtype. Since torch 1.9."""
+    """Multiply tensors in place by a scalar tensor, in one kernel if their dtypes match. torch 1.9 added this API."""
     torch._foreach_mul_(tensors, factor.to(torch.promote_types(tensors[0].dtype, torch.float32)))
 
 
@@ -493,12 +493,12 @@ def recurrences_as_loops() -> list[AbstractContextManager[Any]]:
 
 
 def broadcast_all(tensors: list[Tensor]) -> None:
-    """Broadcast tensors from the first process to all others, with one operation per dtype. Since torch 1.0."""
+    """Broadcast tensors from the first process to all others, in one operation per dtype. torch 1.0 added this API."""
     torch.distributed._broadcast_coalesced(torch.distributed.group.WORLD, tensors, 250 * 1024**2, 0)  # type: ignore[arg-type]
 
 
 def compute_norms(tensors: list[Tensor]) -> Tensor:
-    """Return the Euclidean norms `(N,)` of N tensors, computed in one kernel. Since torch 1.9."""
+    """Return the Euclidean norms `(N,)` of N tensors, computed in one kernel. torch 1.9 added this API."""
     return torch.stack(torch._foreach_norm(tensors))
 
 

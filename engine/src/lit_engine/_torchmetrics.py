@@ -1,4 +1,4 @@
-"""Lazy import of torchmetrics, which does not load unused metrics.
+"""Imports torchmetrics lazily, without loading unused metrics.
 
 Normally, `import torchmetrics` loads all metrics, which import torchvision, transformers, scipy and pandas if they are
 installed. These imports take half of Lightning's startup time.
@@ -21,7 +21,7 @@ USED = {
 def import_lazily() -> None:
     """Make `import torchmetrics` return immediately. Submodules and the names in `USED` are imported on first use.
 
-    Any other name loads the whole package. If torchmetrics was already imported, nothing changes. Since version 1.0.
+    Other names load the whole package. An already imported package is not changed. This requires torchmetrics 1.0.
     """
     if "torchmetrics" not in sys.modules:
         package = _lazy_package("torchmetrics")

@@ -19,7 +19,7 @@ class RunError(UserError):
 
 
 class CheckpointError(RunError):
-    """A checkpoint that cannot be written or read, or does not fit the model."""
+    """A checkpoint that cannot be written, cannot be read, or does not fit the model."""
 
 
 class NonFiniteError(UserError):

@@ -68,7 +68,7 @@ def current() -> Project:
     """Return the project passed to `use`, or the installed project if there is exactly one.
 
     Raises:
-        UserError: no project is installed, or more than one project.
+        UserError: no project is installed, or several projects are installed.
     """
     if not _used:
         found = {point.value: point for point in entry_points(group=GROUP)}
@@ -97,7 +97,7 @@ def program() -> str:
 
 
 def variable(name: str) -> str:
-    """Return the name of an environment variable of the current project."""
+    """Return the name of an environment variable, prefixed with the name of the current project."""
     return f"{current().name.upper()}_{name}"
 
 

@@ -237,7 +237,7 @@ class Session:
         self.is_page_outdated = True
 
     def predict(self) -> None:
-        """Write a table of predictions. Unreadable image files are reported, and the exit status is then 1."""
+        """Write a table of predictions. If image files cannot be read, report them and set the exit status to 1."""
         trainer, model, datamodule = self.prepare()
         table = self.table
         _drop_averages(trainer)
@@ -418,7 +418,7 @@ class Session:
         }
 
     def _score(self, name: str, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
-        """Evaluate and print the metrics, even if a full disk prevents writing them."""
+        """Evaluate and print the metrics, even if the disk is too full to save them."""
         self.record.checkpoint = self.checkpoint
         _drop_averages(trainer)
         try:

@@ -49,7 +49,7 @@ def test_a_run_may_go_over_from_batch_size_and_back_within_an_epoch():
     assert new.state_dict() == {"epoch": 0, "position": 2, "batch": 24, "step": 24}
     old.load_state_dict(new.state_dict())
     assert (old.position, old.recut) == (6, True)
-    with pytest.raises(DataError, match=r"steps of 24 samples .* a step now has 16: .* data.global_batch_size"):
+    with pytest.raises(DataError, match=r"Each step had 24 samples .* now has 16: .* data.global_batch_size"):
         other.load_state_dict(old.state_dict())
 
 

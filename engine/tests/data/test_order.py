@@ -174,7 +174,7 @@ def test_a_position_among_other_batches_is_refused():
     begun = iter(order)
     next(begun)
     for other in ({"batch_size": 3}, {"batch_size": 6, "num_replicas": 2}):
-        with pytest.raises(DataError, match=r"steps of 6 samples .* but a step now has"):
+        with pytest.raises(DataError, match=r"Each step had 6 samples .* but now has"):
             loader(**other).load_state_dict(order.state_dict())
     loader(batch_size=3, num_replicas=2).load_state_dict(order.state_dict())  # the same on all processes
     list(begun)

@@ -119,5 +119,5 @@ def test_processes_with_different_configs_are_refused(tmp_path):
     errors = [process.communicate(timeout=200)[1].splitlines()[-1] for process in processes]
     assert [process.returncode for process in processes] == [2, 2]
     assert errors[0] == "error: the processes of this run have different configs"
-    assert errors[1] == f"{errors[0]}; seed_everything is 1 here and 0 in rank 0"
+    assert errors[1] == f"{errors[0]}; seed_everything is 1 here and 0 on rank 0"
     assert not list(tmp_path.glob("runs/*/*"))

@@ -142,5 +142,5 @@ def test_within_an_epoch_the_samples_of_a_step_stay_as_many(lit, monkeypatch):
         cut = lit(f"{FIT} --model.schedulers=null")
     other = lit(f"fit --run {cut.run} --data.batch_size=64")
     assert other.status == 2
-    assert "stopped mid-epoch with steps of 128 samples (over all processes)" in other.err
+    assert "stopped mid-epoch. Each step had 128 samples (across all processes)" in other.err
     assert read(cut.run / "checkpoints" / "last.ckpt")["global_step"] == 3

@@ -37,7 +37,7 @@ class Average(WeightAveraging):
                 raise UserError(f"{names[0]} does not support sharded weights: remove it, or use the strategy ddp")
             if str(trainer.precision).endswith("-true") and trainer.precision != "32-true":
                 raise UserError(f"{names[0]} needs float32 weights: use 32-true or mixed, not {trainer.precision}")
-        with warnings.catch_warnings():  # ignore a warning about sharding, which was rejected above
+        with warnings.catch_warnings():  # a warning about sharding is ignored, because sharding was rejected above
             warnings.filterwarnings("ignore", message=".*overrides the configure_model")
             super().setup(trainer, pl_module, stage)
         if stage == "fit":
@@ -50,7 +50,7 @@ class EMA(Average):
 
     Each step changes the average a to d a + (1 - d) w, where w denotes the current weights. After n steps, d is the
     minimum of `decay` and (1 + n) / (10 + n), as in TensorFlow's `ExponentialMovingAverage`. With a constant d of
-    0.999, as in Lightning's `EMAWeightAveraging`, the average of a few hundred steps would mostly be initial weights.
+    0.999, as in Lightning's `EMAWeightAveraging`, the initial weights would dominate the average for hundreds of steps.
 
     Args:
         decay: the value of d after many steps. The average covers about the last 1 / (1 - d) steps.
@@ -138,7 +138,7 @@ class SWA(Average):
 def measure_batch_norm(average: torch.nn.Module, live: LightningModule, trainer: Trainer) -> None:
     """Set the batch-norm statistics of `average` to their means over the training batches of the current epoch.
 
-    Layers that are frozen in `live`, the trained model, do not change. The data module must have a method `loader` that
+    Layers that are frozen in `live`, the trained model, do not change. The data module must have a `loader` method that
     returns a new dataloader. Each process uses its share of the data, and the first process's statistics are saved.
     """
     pairs = zip(average.modules(), live.modules(), strict=True)

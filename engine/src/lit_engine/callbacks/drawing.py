@@ -25,7 +25,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def shortened(text: str, most: int) -> str:
-    """Shorten a text to `most` characters by replacing its middle with an ellipsis."""
+    """Replace the middle of a string with an ellipsis if it has more than `most` characters."""
     if len(text) <= most:
         return text
     end = (most - 1) // 2

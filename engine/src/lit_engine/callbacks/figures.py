@@ -30,7 +30,7 @@ GREY = "#7b7b7b"  # has the same contrast against light and dark page background
 
 
 def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | None = None) -> Figure:
-    """Plot one panel per metric with one line per split. Losses have a logarithmic axis.
+    """Plot one panel per metric with one line per split. Losses are plotted on a logarithmic axis.
 
     Args:
         curves: maps each metric and split to its points (epoch, value).
@@ -240,7 +240,7 @@ def score_curves(scores: Mapping[str, tuple[Tensor, Tensor]], title: str = "") -
 
 CAPTION = 25  # maximum number of characters in a line of a caption
 CURVES = "Training and validation metrics per epoch. The dotted line marks the best checkpoint."
-MOST_LABELS, MOST_POINTS = 10, 2000  # maximum number of labels with a curve, and of points per curve
+MOST_LABELS, MOST_POINTS = 10, 2000  # maximum number of plotted labels, and maximum number of points per curve
 FIRST = 12  # number of training images to show
 MOST_CURVES = 12  # maximum number of metrics to plot for a module without `headline_metrics`
 Wrong = tuple[float, int, int, int, Tensor]  # confidence, sample index, true class, predicted class, image
@@ -404,7 +404,7 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
 
 
 def draw_step_figures(rows: list[dict[str, str]]) -> dict[str, tuple[Figure, str]]:
-    """Plot the learning rates and the gradient norm in metrics.csv. Return figures and captions by name."""
+    """Plot the learning rates and the gradient norm in metrics.csv. Return a dict of figures and captions."""
     columns = list(rows[0]) if rows else []
     rates = _curves(rows, "step", {name: name for name in columns if name == "lr" or name.startswith("lr/")})
     norms = _curves(rows, "step", {n: n for n in columns if strip_stage(n) in ("gradient_norm", "grad_norm")})
@@ -432,7 +432,7 @@ def _scores_of(outputs: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
 
 
 def _scores_by_label(scores: list[tuple[Tensor, Tensor]], names: Any) -> dict[str, tuple[Tensor, Tensor]]:
-    """Map the most frequent labels to their probabilities and targets. Labels on all or no samples are left out."""
+    """Map the most frequent labels to their probabilities and targets. Omit labels that never vary."""
     if not scores or names is None:
         return {}
     probabilities_NK, targets_NK = (torch.cat(parts) for parts in zip(*scores, strict=True))
@@ -443,7 +443,7 @@ def _scores_by_label(scores: list[tuple[Tensor, Tensor]], names: Any) -> dict[st
 
 
 def extract_curves(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[str, dict[str, Curve]]:
-    """Return the curves in metrics.csv by metric and stage. The names in `metrics` may include a stage."""
+    """Return the curves in metrics.csv, keyed by metric and then stage. The names in `metrics` may include a stage."""
     known = [name for name in (rows[0] if rows else ()) if not name.endswith("_step")]
     curves: dict[str, dict[str, Curve]] = {}
     for base in dict.fromkeys(map(strip_stage, metrics)):

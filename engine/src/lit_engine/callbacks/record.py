@@ -47,7 +47,7 @@ class MetricsCSV(Logger):
         self.file = Path(folder) / "metrics.csv"
         self._columns: list[str] = []
         self._rows: list[dict[str, Any]] = []
-        self._written = 0  # number of rows in the file that can no longer change
+        self._written = 0  # number of rows in the file whose values are final
         self._end = 0  # byte offset at which these rows end
         self._saved = monotonic()
         self._changed = False  # whether there are new values to write. A finished run has none, even if it is resumed.
@@ -164,7 +164,7 @@ class RunRecord(Callback):
         self._ended: dict[str, int] = {}  # number of steps and epochs if the run ended mid-epoch
         self._resumed: dict[str, Any] | None = None  # the state of metrics.csv in the checkpoint
         self.checkpoint: Path | None = None  # the checkpoint to evaluate
-        self.changed: list[str] = []  # hyperparameters that differ from the trained model
+        self.changed: list[str] = []  # hyperparameters whose values have changed since training
         self._start = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -180,7 +180,7 @@ class RunRecord(Callback):
             self.metrics.stage = lambda: get_current_stage(trainer)
         if not trainer.strategy.reduce_boolean_decision(config == self.config):
             found = iterate_changes(yaml.safe_load(config), yaml.safe_load(self.config))
-            different = [f"{key.lstrip('.')} is {here} here and {first} in rank 0" for key, first, here in found]
+            different = [f"{key.lstrip('.')} is {here} here and {first} on rank 0" for key, first, here in found]
             raise UserError("; ".join(["the processes of this run have different configs", *different]))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -411,7 +411,7 @@ def _check_finite(trainer: Trainer, name: str, value: Any) -> None:
         raise NonFiniteError(
             f"epoch {trainer.current_epoch}: {name} is {float(value)}. "
             "Start a new run with a lower learning rate, a warm-up or trainer.gradient_clip_val. "
-            "The callback NaNGuard reports the step and the samples"
+            "The NaNGuard callback reports the step and the samples"
         )
 
 

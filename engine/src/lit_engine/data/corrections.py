@@ -1,4 +1,4 @@
-"""Corrections of training labels from a CSV file, for the option `corrections` of `SplitData`."""
+"""Corrections of training labels from a CSV file, for the `corrections` option of `SplitData`."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -100,7 +100,7 @@ def _read(file: str, classes: Sequence[str]) -> dict[str, tuple[str, int]]:
     if not Path(file).expanduser().is_file():
         raise DataError(f"data.corrections: the file {file} does not exist; `doubts` creates it")
     table = CSVFile(file)
-    if len(table.names) == 1:  # some spreadsheets separate columns by semicolons
+    if len(table.names) == 1:  # some spreadsheets separate columns with semicolons
         table = CSVFile(file, ";")
     if missing := [name for name in ("id", "correction") if name not in table.names]:
         raise DataError(f"{file} has no column {' and '.join(missing)}; `doubts` writes a file with these columns")

@@ -19,7 +19,7 @@ SKIPPED = (torch.nn.Module, LightningDataModule, Trainer, FunctionType, ModuleTy
 
 
 def fingerprints(trainer: Trainer, known: Container[str] = ()) -> dict[str, str]:
-    """Return a fingerprint of each loaded split and of the sampling weights, by name. Names in `known` are skipped.
+    """Map the names of loaded splits and of sampling weights to fingerprints. Names in `known` are skipped.
 
     If a data module has no `splits`, the datasets of its loaders are used instead.
     """

@@ -51,9 +51,9 @@ class BatchTransforms(nn.Sequential):
         super().__init__(*(PerSample(step) if is_per_image(step) else step for step in transforms))
 
     def transform_with_masks(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-        """Transform masks `(B, H, W)` together with their images, which only `torchvision.transforms.v2` supports.
+        """Transform images and their masks `(B, H, W)`. Only transforms from `torchvision.transforms.v2` support masks.
 
-        Mask pixels from outside the original image, for example after a rotation, are set to -1 (unknown).
+        Mask values are -1 (unknown) for pixels from outside the original image, for example after a rotation.
 
         Raises:
             DataError: if a transform does not support masks, because it would only transform the images.
@@ -194,7 +194,7 @@ class PictureFiles(Dataset):
         return len(self.files)
 
     def __getitem__(self, indices: Tensor) -> ImageBatch:
-        """Return a batch of the readable files, which may be empty."""
+        """Return a batch of all files that can be read. The batch is empty if no file can be read."""
         images = [torch.empty(0, *self.input_shape, dtype=torch.uint8)]
         readable = []
         for index in indices.tolist():
@@ -291,7 +291,7 @@ class ImageData(SplitData):
         raise NotImplementedError
 
     def loaded(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
-        """Return the result of `load` after checking everything that is in memory.
+        """Return the result of `load` after checking all images and targets that are in memory.
 
         Raises:
             DataError: if the split is empty, images or targets are invalid, or their counts differ.
@@ -331,7 +331,7 @@ class ImageData(SplitData):
         return len(self.class_names)
 
     def dataset(self, split: Split) -> Rows | Samples:
-        """Return the dataset of a loaded split, which returns an `ImageBatch` for a tensor of indices."""
+        """Return the dataset of a loaded split. Indexing it with a tensor of indices returns an `ImageBatch`."""
         data = self.splits[split]
         return Rows(ImageBatch, *data) if isinstance(data, tuple) else Samples(data, self.input_shape, self.crop)
 
@@ -467,5 +467,5 @@ class DatasetImages(ImageData):
         raise DataError(f"{type(self).__name__} has no {split} split: only {', '.join(self.splits) or 'none'}{where}")
 
     def has_split(self, split: Split) -> bool:
-        """Return whether the split exists, either given or taken from the training data."""
+        """Return whether the split exists. If there is training data, a validation split can be taken from it."""
         return split in self._given or (split == "val" and "train" in self._given)

@@ -89,7 +89,7 @@ class SplitData(LightningDataModule):
     Attributes:
         splits: loaded data by split name.
         sample_weights: weight of each training sample `(N,)`, set by `setup` if `sampling` is used.
-        new: samples that `predict` uses instead of the test split. The method `predict_from` sets these samples.
+        new: samples that `predict` uses instead of the test split. They are set by `predict_from`.
         predict_source: name of the input to `predict`, which is used to name the output file.
 
     Raises:
@@ -184,7 +184,7 @@ class SplitData(LightningDataModule):
         return (folds != self.fold).nonzero().flatten(), (folds == self.fold).nonzero().flatten()
 
     def dataset(self, split: Split) -> Any:
-        """Return the dataset of a loaded split, which returns a batch for a tensor of indices."""
+        """Return the dataset of a loaded split. Indexing the dataset with a tensor of indices returns a batch."""
         data = self.splits[split]
         return Rows(self.batch, *data) if isinstance(data, tuple) else data
 
@@ -193,7 +193,7 @@ class SplitData(LightningDataModule):
         return len(self.dataset(split))
 
     def has_split(self, split: Split) -> bool:
-        """Return whether a split may exist. This method can be called before `setup`."""
+        """Return False if the split does not exist. This method can be called before `setup`."""
         return True
 
     def shuffles(self, split: Split) -> bool:
@@ -241,7 +241,7 @@ class SplitData(LightningDataModule):
         return on_cuda if self.pin_memory is None else self.pin_memory
 
     def train_dataloader(self) -> Loader:
-        """Return the loader of the training batches, which continues at the saved position when a run is resumed."""
+        """Return the training data loader. In a resumed run, the loader starts from its saved position."""
         self._training = self.loader("train")
         if self._resume is not None:
             self._training.load_state_dict(self._resume)
@@ -292,12 +292,12 @@ class SplitData(LightningDataModule):
                 trainer.train_dataloader.load_state_dict(state_dict)
 
     def __str__(self) -> str:
-        """Return the class name, which jsonargparse prints. Lightning's method would create all loaders."""
+        """Return the class name for jsonargparse's output. The inherited method would create all data loaders."""
         return type(self).__name__
 
 
 def has_test(datamodule: Any) -> bool:
-    """Return whether a test split may exist. If not, print a message. This function can be called before `setup`."""
+    """Return False and print a message if there is no test split. This function can be called before `setup`."""
     own = getattr(type(datamodule), "test_dataloader", None) is not LightningDataModule.test_dataloader
     has = own and (not hasattr(datamodule, "has_split") or datamodule.has_split("test"))
     if not has:

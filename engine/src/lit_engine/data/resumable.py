@@ -125,7 +125,7 @@ class SeededSamples:
         return len(self._dataset)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # a worker requests special methods while unpickling
+        if name.startswith("__"):  # a worker looks up special methods while unpickling
             raise AttributeError(name)
         return getattr(self.__dict__["_dataset"], name)
 

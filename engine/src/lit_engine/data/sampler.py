@@ -48,7 +48,7 @@ class EpochBatches(Sampler[Tensor]):
     """Sampler that yields this process's batches of sample indices for one epoch.
 
     All processes have the same number of batches, because otherwise collective operations would hang. Each batch has at
-    least one sample, and each sample occurs exactly once per epoch over all processes, unless there are `weights`.
+    least one sample, and each sample occurs exactly once per epoch across all processes, unless there are `weights`.
     Nothing is padded. The order depends only on (seed, epoch).
 
     With `global_batch_size` G, optimizer step k uses the samples `order[k*G:(k+1)*G]` for any number of processes and
@@ -72,7 +72,7 @@ class EpochBatches(Sampler[Tensor]):
     Attributes:
         epoch: epoch of the next iteration.
         start: first batch of the next iteration. Later iterations start at batch 0.
-        together: number of samples per batch over all processes.
+        together: number of samples per batch across all processes.
         step: number of samples per optimizer step, which must not change mid-epoch.
         fillers: indices of this epoch's batches that have weight 0.
 
@@ -102,13 +102,13 @@ class EpochBatches(Sampler[Tensor]):
         if not size:
             raise DataError("there are no samples to load")
         self.epoch = self.start = 0
-        self.parts = num_replicas * accumulate  # batches per step over all processes
+        self.parts = num_replicas * accumulate  # batches per step across all processes
         self.batch_size = batch_size or whole_parts(global_batch_size or 0, num_replicas, accumulate)
         self.together = self.batch_size * num_replicas
         self.step = self.together * accumulate
         self.fillers: set[int] = set()
         self.used = size - size % (global_batch_size or self.together) if drop_last else size
-        self.bounds: list[int] = []  # start of each batch in the order, and end of the last batch
+        self.bounds: list[int] = []  # index at which each batch starts, and index at which the last batch ends
         if global_batch_size is not None and self.used:
             self.bounds = shares([*range(0, self.used, global_batch_size), self.used], self.parts)
         elif self.used < num_replicas or (batch_size == 1 and self.used % num_replicas):
@@ -140,12 +140,12 @@ class EpochBatches(Sampler[Tensor]):
         share = order[: self.used][self.rank :: self.num_replicas]
         count = len(self)
         cuts = list(range(self.batch_size, count * self.batch_size, self.batch_size))
-        # If a share fills one batch fewer than the largest share, its last sample becomes an extra batch.
+        # All processes need the same number of batches. If a share lacks one, its last sample becomes a batch.
         cuts = [min(cut, len(share) - (count - 1 - i)) for i, cut in enumerate(cuts)]
         return list(torch.tensor_split(share, cuts))
 
     def parts_of(self, order: Tensor, chosen: list[int]) -> list[Tensor]:
-        """Return the samples of the chosen batches. An empty batch repeats the previous sample of the same step."""
+        """Return the samples of the chosen batches. An empty batch is filled with the previous sample of its step."""
         ends = [(self.bounds[i], self.bounds[i + 1]) for i in chosen]
         self.fillers = {place for place, (start, end) in enumerate(ends) if start == end}
         return [order[min(start, end - 1) : end] for start, end in ends]
@@ -224,7 +224,7 @@ class SeededBatches:
     """Dataset wrapper that makes the random numbers in a batch depend only on the batch's seed.
 
     A batch is requested as `(seed, indices)`. The seed is set for torch's CPU generator, `random` and NumPy, and for
-    dataset attributes with a method `set_random_seed`, such as albumentations transforms. In the main process, the
+    dataset attributes with a `set_random_seed` method, such as albumentations transforms. In the main process, the
     state of the generators is restored afterwards. Datasets with `draws = False` are not seeded.
     """
 
@@ -251,7 +251,7 @@ class SeededBatches:
 
 
 class Loader:
-    """Loader of batches in the order of `EpochBatches` that can continue at a saved position, even with workers.
+    """Loader of batches in the order of `EpochBatches` that can resume from a saved position, even with workers.
 
     The loader is a plain iterable. Lightning would replace the sampler of a `DataLoader` in distributed runs, in
     predictions, and in runs with `overfit_batches`.
@@ -330,8 +330,8 @@ class Loader:
         batch, before, now = state["batch"], state["step"], self.sampler.step
         if state["position"] and before != now:
             raise DataError(
-                f"the run was stopped mid-epoch with steps of {before} samples (over all processes), "
-                f"but a step now has {now}: resume with the original batch size, devices and accumulate_grad_batches; "
+                f"the run was stopped mid-epoch. Each step had {before} samples (across all processes), "
+                f"but now has {now}: resume with the original batch size, devices and accumulate_grad_batches; "
                 "data.global_batch_size keeps the steps the same on any number of devices"
             )
         self.recut = batch != together

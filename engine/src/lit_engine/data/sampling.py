@@ -1,4 +1,4 @@
-"""Weights for drawing training samples, for the option `sampling` of `SplitData`."""
+"""Weights for drawing training samples, for the `sampling` option of `SplitData`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ def weights_for(sampling: str | Mapping[str, float], data: Any, size: int, class
 
     Args:
         sampling: `balanced`, a dict from class names to weights (1 if omitted), or a file with one weight per line.
-        data: training split, whose last tensor or attribute `targets` contains the classes.
+        data: training split. The classes are its last tensor, or the `targets` attribute of a dataset.
         size: number of training samples.
         class_names: names of the classes. Default: their numbers.
 

@@ -68,7 +68,7 @@ def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
 
 
 def select_main_metrics(run: RunDir) -> dict[str, float]:
-    """Return up to three metrics, first the main metric and then losses, each in the order test, val, train."""
+    """Return the first three metrics, sorted by kind (main metric, loss, other) and stage (test, val, train)."""
     with suppress(Exception):  # the run may have no files yet, or broken files
         found = Run.read(run.path)
         stages = ("test", "val", "train")

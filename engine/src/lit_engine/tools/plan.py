@@ -32,7 +32,7 @@ BATCHES = 3  # batches per validation
 
 
 class Count(Callback):
-    """A callback that counts the steps and validations that a fit would have, and stops it before training starts.
+    """A callback that counts the planned steps and validations of a fit, and stops the fit before training starts.
 
     Args:
         every: the trainer's `check_val_every_n_epoch`.
@@ -65,7 +65,7 @@ class Meter(Callback):
     The step duration in the first epoch determines how many steps the other epochs have.
 
     Args:
-        is_brief: whether to stop after the first epoch, which shows whether a micro-batch fits into memory.
+        is_brief: stop after the first epoch, which is enough to check that a micro-batch fits in memory.
     """
 
     def __init__(self, is_brief: bool) -> None:
@@ -113,7 +113,7 @@ class Meter(Callback):
         self._validated += self.evaluations[-1]
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set the number of steps in the second epoch, and reload its data loader, which the third epoch reuses."""
+        """Set the length of the second epoch, and reload the data loader. The third epoch reuses the new loader."""
         reconfigure(trainer, reload_dataloaders_every_n_epochs=int(trainer.current_epoch == 0))
         if trainer.current_epoch == 0:
             seconds = torch.tensor(self.step, device=trainer.strategy.root_device)
@@ -136,7 +136,7 @@ class Meter(Callback):
 
 
 def _now(trainer: Trainer) -> float:
-    """Wait until the device has finished its work, and return the time in seconds."""
+    """Wait until the device has finished its work, and return the current `perf_counter` time in seconds."""
     if trainer.strategy.root_device.type != "cpu":
         torch.accelerator.synchronize()
     return perf_counter()

@@ -60,8 +60,8 @@ def schema(args: Sequence[str]) -> int:
 def config_schema() -> dict[str, Any]:
     """Return a schema for the files that `fit -c` accepts. The schema follows draft 7, which editors support.
 
-    A file with `seed_everything`, `data` and `model` is a config, where each object needs a `class_path`. Any other
-    file is an overlay, where only objects in lists need a `class_path`.
+    A file with `seed_everything`, `data` and `model` is a config, in which each object needs a `class_path`. Any other
+    file is an overlay, in which only objects in lists need a `class_path`.
     """
     made = SchemaBuilder().generate(LitCLI.parsers(current(), "fit")["fit"])
     config, overlay = _ref("a config"), _ref("an overlay")
@@ -106,7 +106,7 @@ class SchemaBuilder(ParserJsonschema):
         self.elsewhere = {"type": "string", "pattern": rf"^(?!{current().name}\.|{LIBRARY}\.|({modules})\.\w+$).*\."}
 
     def set_dest(self, schema: Any, dest: str, dest_schema: Any, required: bool, descriptions: Any) -> None:
-        """Add an optional key, because other files or the data may set it. Lists also get `key+` to append items."""
+        """Add a key. It is optional, as other files or the data may set it. For lists, add `KEY+` to append items."""
         lists = any("array" in kind.get("type", ()) for kind in (dest_schema, *dest_schema.get("anyOf", ())))
         for key in (dest, f"{dest}+") if lists else (dest,):
             super().set_dest(schema, key, dest_schema, False, descriptions)
@@ -122,7 +122,7 @@ class SchemaBuilder(ParserJsonschema):
         cases = []
         for path in fits:
             if path not in self.defs:
-                self.defs[path] = {}  # set first, because a class may accept objects of its own type
+                self.defs[path] = {}  # prevents infinite recursion if a class accepts objects of its own type
                 about = get_doc_short_description(self.known[path])
                 self.defs[path] |= self.class_parser_schema(path, action, about)
             names = [path, *(name for name, named in self.names.items() if named == path)]

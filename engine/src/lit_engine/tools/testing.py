@@ -95,7 +95,7 @@ def lit(
 
 @pytest.fixture
 def trainer(tmp_path: Path) -> Callable[..., "Trainer"]:
-    """Create a trainer on the CPU that prints and writes nothing. Keyword arguments are passed to Trainer."""
+    """Create a CPU trainer without output or checkpoints. Keyword arguments are passed to Trainer."""
     from lightning.pytorch import Trainer
 
     quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
@@ -118,7 +118,7 @@ def seed_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude imported objects from garbage collection, which would take a tenth of the test time."""
+    """Exclude imported objects from garbage collection, which would otherwise take a tenth of the test time."""
     gc.freeze()
 
 

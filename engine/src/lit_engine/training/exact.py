@@ -99,7 +99,7 @@ def totals_of(module: LightningModule) -> Totals | None:
 
 
 def _wide(device: torch.device) -> torch.dtype:
-    """Return the dtype double, because a million float32 additions lose digits, or float on MPS, which has none."""
+    """Return float64, because float32 sums lose digits over a million additions. MPS only supports float32."""
     return torch.double if device.type != "mps" else torch.float
 
 
@@ -109,12 +109,12 @@ COMMON_UNIT = 1024
 
 
 def _divisor(count: Any) -> Any:
-    """Return the count, or 1 if the count is 0, because the sum is then also 0."""
+    """Return the count as a divisor, or 1 if the count is 0. In that case, the sum is also 0."""
     return count.masked_fill(count == 0, 1) if isinstance(count, Tensor) else count or 1
 
 
 def _on(device: torch.device, count: int | Tensor) -> Tensor:
-    """Return a count as a scalar tensor. Filling a tensor does not wait for the GPU, but copying a number would."""
+    """Return a count as a scalar tensor. Unlike copying a number to the GPU, filling a tensor does not block."""
     wide = _wide(device)
     return count.to(device, wide) if isinstance(count, Tensor) else torch.full((), count, dtype=wide, device=device)
 

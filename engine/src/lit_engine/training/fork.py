@@ -32,7 +32,7 @@ class Fork(Callback):
     - Changed optimizer options replace the saved options.
     - If the learning rate, a schedule or its length has changed, the schedules are built from the new options and moved
       to the checkpoint's position. Otherwise, the saved state of the schedules is restored.
-    - The best checkpoint and early stopping only consider the epochs of the new run.
+    - Early stopping and the selection of the best checkpoint only consider the epochs of the new run.
 
     Args:
         source: parent run and checkpoint, in the format of `--fork`. Neither is modified.
@@ -114,7 +114,7 @@ class Fork(Callback):
         print_once(f"forked {place}; learning rates {how}")
 
     def _move_schedules(self, trainer: Trainer, module: LightningModule) -> None:
-        """Step the new schedules to the checkpoint's step, or to the checkpoint's epoch if the batch size changed."""
+        """Advance the new schedules to the checkpoint's step, or to its epoch if the batch size has changed."""
         configs, task = trainer.lr_scheduler_configs, module if isinstance(module, Task) else None
         steps, epochs = self.content["global_step"], steps_of_epochs(trainer, task.accumulate if task else None)
         if epochs is not None and self.trained is not None and trainer.max_steps <= 0:

@@ -1,4 +1,4 @@
-"""Memory format, compilation and checkpointing of a network, and a warning about emulated bfloat16."""
+"""Sets a network's memory format, compiles it, adds activation checkpointing, and warns about emulated bfloat16."""
 
 import platform
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ def compile_in_place(net: nn.Module, options: CompileOptions) -> None:
     if "mode" in options and backend != "inductor":
         raise UserError(f"compile: the backend {backend!r} has no modes: remove mode, or use inductor")
     if any(isinstance(module, nn.RNNBase) for module in net.modules()):
-        why = "torch.compile does not support nn.RNN, nn.GRU and nn.LSTM"
+        why = "torch.compile does not support nn.RNN, nn.GRU or nn.LSTM"
         if options.get("fullgraph"):
             raise UserError(f"compile: {why}: set fullgraph to false")
         warn_once(f"note: {why}, so only the rest of {type(net).__name__} is compiled, which may not make it faster")
@@ -91,7 +91,7 @@ def _checkpoint_block(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 class _CopiedBuffers:
-    """Reusable context manager in which a block only updates copies of its buffers, such as batch norm statistics."""
+    """Reusable context manager that protects the buffers of a module, such as batch norm statistics, from updates."""
 
     def __init__(self, block: nn.Module) -> None:
         self.modules = list(block.modules())

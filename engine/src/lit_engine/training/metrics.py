@@ -17,7 +17,7 @@ SIZES = ("num_classes", "num_labels")  # arguments that a config may omit becaus
 
 
 class MetricFactory(Protocol):
-    """Factory for a metric. The task passes the arguments in SIZES that the metric accepts."""
+    """Factory for a metric. If the metric accepts an argument listed in SIZES, the task provides its value."""
 
     def __call__(self, *, num_classes: int, num_labels: int) -> Metric: ...
 
@@ -26,7 +26,7 @@ GivenMetrics = list[Metric | MetricFactory] | dict[str, Metric | MetricFactory]
 
 
 class Metrics:
-    """The metrics of a task, by name.
+    """The named metrics of a task.
 
     Metrics are not registered as modules of the task, so they are not saved in checkpoints, sharded or averaged with
     the weights. Metrics can be added or removed when a run is resumed.
@@ -76,7 +76,7 @@ class Metrics:
         for name, metric in self.named.items():
             with _name_errors(type(metric), self.shapes):
                 found |= self._numbers(name, metric.compute())
-            metric.reset()  # frees memory, because some metrics store all predictions
+            metric.reset()  # some metrics store all predictions, so resetting frees memory
         return found
 
     def _numbers(self, name: str, value: Any) -> dict[str, float]:

@@ -51,8 +51,8 @@ from lit_engine.errors import UserError
 from lit_engine.training.task import Task
 
 OUT_OF_MEMORY = (
-    "out of memory: halve data.batch_size and double trainer.accumulate_grad_batches, which needs half the memory. "
-    "With data.global_batch_size, only double trainer.accumulate_grad_batches. The results do not change. "
+    "out of memory: halve data.batch_size and double trainer.accumulate_grad_batches to halve the memory use. "
+    "If data.global_batch_size is set, just double trainer.accumulate_grad_batches. The results do not change. "
     "trainer.precision=bf16-mixed also needs less memory"
 )
 ONE_SAMPLE = "batch norm cannot train on a batch of one sample: set --data.drop_last=true or change data.batch_size"
@@ -76,7 +76,7 @@ class Signals:
     Attributes:
         number: first signal that was received, or 0.
         deferred: whether the training loop checks for signals itself.
-        is_bar_shown: whether the last two lines of the terminal are a progress bar, which a message has to replace.
+        is_bar_shown: whether a progress bar occupies the last two lines of the terminal. A message overwrites the bar.
     """
 
     def __init__(self) -> None:
@@ -113,11 +113,11 @@ class Signals:
 class Saver(Callback):
     """Callback that saves `last.ckpt` when the run's `Checkpoint` requests it, and ends training after a signal.
 
-    A resumed run is bit-identical, because `last.ckpt` is only saved at three kinds of moments.
+    A resumed run is bit-identical, because `last.ckpt` is only saved in one of three situations.
 
     - The run is between epochs, before the first epoch, or after the last epoch.
     - The run has finished an optimizer step that is not followed by a validation.
-    - A validation is about to start or is running. A resumed run repeats this validation from its start.
+    - Validation is about to start or is running. A resumed run repeats this validation from its start.
 
     If a step of `global_batch_size` samples runs out of memory, a resumed run repeats it with smaller micro-batches.
 
@@ -138,8 +138,8 @@ class Saver(Callback):
     def __init__(self, signals: Signals | None = None) -> None:
         self.signals = signals or Signals()
         self.checkpoint: Checkpoint | None = None
-        self._moment = ""  # moment of the current save, such as `epoch` or `validation`
-        self._saved_at, self._saved = monotonic(), (-1, "")  # optimizer step and moment of the last save
+        self._moment = ""  # kind of the current save, such as `epoch` or `validation`
+        self._saved_at, self._saved = monotonic(), (-1, "")  # optimizer step and kind of the last save
         self._trained = False  # False for a finished run, which is not saved again
         self._stops_later = False  # whether a stop was requested within an accumulation window
         self._cut_short = False  # whether training ends mid-epoch
@@ -195,9 +195,7 @@ class Saver(Callback):
                 "Resume the run with its original data, batch size and number of devices"
             )
         if not all(hasattr(loader, "state_dict") for loader in CombinedLoader(trainer.train_dataloader).flattened):
-            print_once(
-                "warning: the dataloader cannot resume mid-epoch, so the epoch starts again with its first batch"
-            )
+            print_once("warning: the dataloader cannot resume mid-epoch, so the epoch restarts from its first batch")
 
     def _defer(self) -> None:
         self.signals.install()
@@ -271,7 +269,7 @@ class Saver(Callback):
         set_loop_counters(self._counters, moment)
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
-        """Delay a stop while gradients are accumulated, because they are not saved. Return whether this is the case."""
+        """Return whether gradients are being accumulated. If so, delay a stop, because gradients are not saved."""
         last = trainer.is_last_batch
         self._trained = True
         within = ready_batches(trainer) % accumulation_steps(trainer) != 0 and not last
@@ -360,7 +358,7 @@ class Saver(Callback):
             raise UserError(
                 f"epoch {trainer.current_epoch}, step {trainer.global_step}: weights are not finite. "
                 "last.ckpt was not replaced. Lower the learning rate, or add a warm-up or trainer.gradient_clip_val. "
-                "The callback NaNGuard reports the step and the samples"
+                "The NaNGuard callback reports the step and the samples"
             )
         self._moment = moment
         trainer.save_checkpoint(Path(str(self.checkpoint.dirpath)) / "last.ckpt", weights_only=False)
@@ -381,7 +379,7 @@ class Saver(Callback):
             swap_average(one, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the state needed to resume, and adjust Lightning's counters to the moment of the save."""
+        """Add the state needed to resume, and correct Lightning's loop counters."""
         checkpoint["metrics"] = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
         if not isinstance(pl_module, Task):
             states = metric_states(pl_module) if self._states is None else self._states
@@ -429,7 +427,7 @@ def _finite(module: LightningModule) -> bool:
 
 
 def will_end(trainer: Trainer) -> bool:
-    """Return whether training ends after this step. A stop before min_epochs or min_steps takes effect later."""
+    """Return whether training ends after this step. A requested stop waits for min_epochs and min_steps."""
     step = trainer.global_step
     may_stop = trainer.should_stop and trainer.current_epoch >= (trainer.min_epochs or 0)
     return (may_stop and step >= (trainer.min_steps or 0)) or step == trainer.max_steps

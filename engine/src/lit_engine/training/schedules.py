@@ -44,7 +44,7 @@ def horizon() -> int:
     current = _horizon.get()
     if current.steps is None:
         raise ScheduleError(
-            "a scheduler that ends with the run requires a limited run with at least one step: "
+            "a scheduler that ends with the run requires a run of known length with at least one step: "
             "see trainer.max_epochs, max_steps and limit_train_batches"
         )
     current.used = True
@@ -109,7 +109,7 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         super().__init__(
             optimizer,
             max_lr=rates if max_lr is None else max_lr,
-            # Lightning steps the scheduler once more after the last update, for which torch would raise an error.
+            # Lightning steps the scheduler once more after the last update. Without + 1, torch would raise an error.
             total_steps=horizon() + 1,
             # A config cannot set these two arguments, because torch would ignore them.
             epochs=None,
@@ -146,8 +146,8 @@ class SequentialLR(lr_scheduler.SequentialLR):
     Args:
         optimizer: provided by the task.
         schedulers: schedulers in order.
-        milestones: steps at which the second and later schedulers start. A step consists of `frequency` intervals of
-            the schedule. A value below 1 is a fraction of the run.
+        milestones: scheduler steps at which the second and later schedulers start. One scheduler step is taken every
+            `frequency` intervals. A value below 1 is a fraction of the run.
 
     Raises:
         ScheduleError: if the milestones are not ascending, are outside the run or do not match the number of
@@ -163,15 +163,15 @@ class SequentialLR(lr_scheduler.SequentialLR):
         ascend = borders == sorted(borders) and len({*milestones}) == len(milestones) and min(milestones, default=1) > 0
         if not ascend or len(milestones) != len(schedulers) - 1:
             raise ScheduleError(
-                "the milestones of SequentialLR must ascend and be positive. Each scheduler after the first needs one. "
-                f"Got {list(milestones)} for {len(schedulers)} schedulers"
+                "the milestones of SequentialLR must be positive and ascending. "
+                f"Each scheduler after the first needs one. Got {list(milestones)} for {len(schedulers)} schedulers"
             )
         if end is not None and borders and borders[-1] >= end and milestones[-1] >= 1:
             raise ScheduleError(f"milestone {borders[-1]} of SequentialLR is not within the run, which ends at {end}")
         parts: list[LRScheduler] = []
         starts = []
         for start, stop, factory in zip([0, *borders], [*borders, end], schedulers, strict=True):
-            if start == stop:  # a fraction of a short run that was rounded to 0 steps
+            if start == stop:  # in a short run, a fraction may be rounded to 0 steps
                 continue
             starts.append(start)
             with horizon_is(None if stop is None else stop - start):

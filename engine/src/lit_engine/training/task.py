@@ -54,7 +54,7 @@ Module = TypeVar("Module", bound=LightningModule)
 
 
 def no_optimizer(parameters: Any) -> Any:
-    """Raise UserError in place of the optimizer's factory, which checkpoints do not contain."""
+    """Raise UserError. This placeholder replaces the optimizer factory, because checkpoints do not store factories."""
     raise UserError("a task from load_from_checkpoint has no optimizer: pass one as optimizer=…")
 
 
@@ -64,7 +64,7 @@ class Task(LightningModule):
     The example logs `train/loss`, `train/accuracy`, `val/loss` and `val/accuracy` at the end of each epoch, exact over
     all samples and processes. It also logs `train/samples_per_second` and the learning rate of each parameter group
     (`lr`, or `lr/NAME` if there are several groups). To log more in an evaluation, override `evaluation_start` and
-    `evaluation_metrics`. The split is `val` or `test`, and `predict_step` returns columns of the prediction table.
+    `evaluation_metrics`. The `split` is `val` or `test`. `predict_step` returns columns of the prediction table.
 
         def training_step(self, batch, batch_idx):
             logits = self(batch.images)
@@ -82,20 +82,20 @@ class Task(LightningModule):
         schedulers: learning rate schedules (see `Schedule`). The factors of several schedules are multiplied.
         parameter_groups: parameters with their own learning rate or weight decay (see `ParameterGroups`).
         channels_last: store images and the convolutions of `net` in (B, H, W, C) order. The results are the same up to
-            rounding. By default, this order is used where it is faster (on a CPU with oneDNN, and in half precision),
-            unless oneDNN computes incorrect gradients for the network on a CPU.
+            rounding. By default, this order is used if it is faster (on CPUs with oneDNN, and in half precision) and
+            oneDNN does not compute incorrect gradients for the network.
         compile: backend of `torch.compile` for `net`, usually `inductor` (it needs a C++ compiler on CPUs), or a dict
             of arguments, such as `mode` and `fullgraph`. Compilation does not change checkpoints.
-        metrics: list or dict of torchmetrics for each evaluation. A list names metrics after their classes, such as
-            `val/multiclass_f1_score`. `metric_inputs` returns the metrics' inputs. The task sets `num_classes` or
+        metrics: list or dict of torchmetrics for each evaluation. In a list, metrics are named after their classes, as
+            in `val/multiclass_f1_score`. `metric_inputs` returns the metrics' inputs. The task sets `num_classes` or
             `num_labels` if omitted.
         checkpoint_blocks: recompute the activations of each block of `net` in the backward pass instead of storing
             them. Recomputation saves memory, takes time, and does not change gradients. Blocks are residual blocks,
-            the layers of a Transformer, or the modules that the network's method `blocks()` returns.
+            the layers of a Transformer, or the modules returned by the network's `blocks()` method.
 
     Attributes:
         running: sums of the training epoch so far.
-        evaluated: sums of the evaluation so far.
+        evaluated: sums over the samples evaluated so far.
     """
 
     unit = "samples"  # unit of the counts that are passed to `step`
@@ -182,7 +182,7 @@ class Task(LightningModule):
             return
         by_value, limit = gradient_clip_algorithm == "value", gradient_clip_val
         if self._is_still_scaled(optimizer):
-            if by_value:  # clipping would make infinite gradients finite, and their step would not be skipped
+            if by_value:  # clipping would make infinite gradients finite, so the step would not be skipped
                 raise UserError("16-mixed with a fused optimizer cannot clip by value: set fused: false")
             limit *= loss_scale(self.trainer)
         if by_value:
@@ -262,7 +262,7 @@ class Task(LightningModule):
         return trainer is not None and getattr(trainer.train_dataloader, "filler", False)
 
     def _may_compute_again(self) -> bool:
-        """Return whether a training step may compute its loss several times."""
+        """Return whether a training step is able to compute its loss more than once."""
         return not self.automatic_optimization or isinstance(self.optimizers(use_pl_optimizer=False), LBFGS)
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
@@ -296,7 +296,7 @@ class Task(LightningModule):
     def length(self, interval: str) -> int | None:
         """Return the length of the run in units of `interval` (`step` or `epoch`), or None if it is unlimited."""
         epochs = steps_of_epochs(self.trainer, self.accumulate)
-        if epochs is None:  # max_steps or max_epochs may limit endless data
+        if epochs is None:  # with endless data, only max_steps or max_epochs can limit the run
             limit = self.trainer.max_steps if interval == "step" else self.trainer.max_epochs
             return limit if limit and limit > 0 else None
         return sum(epochs) if interval == "step" else len(epochs)
@@ -327,14 +327,14 @@ class Task(LightningModule):
         self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50)) or sys.maxsize  # 0: never
         self._done = self.trainer.global_step
         self.running.mark()
-        # When resuming mid-epoch, Lightning does not call the hook on_train_epoch_start of tasks and callbacks.
+        # When resuming mid-epoch, Lightning does not call the on_train_epoch_start hooks of tasks and callbacks.
         self._clock.skip()
         if (changing := accumulation_schedule(self.trainer)) is not None:
             changing.on_train_epoch_start(self.trainer)
         check_resumed(self.trainer, self.length)
         watched = {schedule.monitor or "" for schedule in self.all_schedules}
         if not self.trainer.enable_validation and any(name.startswith("val/") for name in watched):
-            raise ScheduleError(f"a schedule monitors {max(watched)!r}, but the run has no validation")
+            raise ScheduleError(f"a schedule monitors {max(watched)!r}, but the run is not validated")
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the epoch's running sums, so that the run can resume mid-epoch."""
@@ -395,7 +395,7 @@ class Task(LightningModule):
         self._metrics.start(self)
 
     def evaluation_step(self, batch: Any, split: str) -> Any:
-        """Evaluate a batch of the split `val` or `test` by calling `step`. Callbacks receive the returned outputs."""
+        """Evaluate a batch of the `val` or `test` split by calling `step`. Callbacks receive the returned outputs."""
         raise NotImplementedError(f"{type(self).__name__} has no evaluation_step")
 
     def metric_inputs(self, outputs: Any) -> Iterable[Any]:

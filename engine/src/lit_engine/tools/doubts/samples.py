@@ -122,7 +122,7 @@ def _batches(data: Any, split: Split, device: torch.device) -> Iterator[Any]:
 
 @torch.inference_mode()
 def _probabilities(task: Any, data: Any, device: torch.device) -> Floats:
-    """Return the class probabilities `(N, K)` of the test split. Raises UserError if `predict_step` returns none."""
+    """Return the class probabilities `(N, K)` of the test split. Raises UserError if `predict_step` omits them."""
     task.all_probabilities = True
     found = []
     for number, batch in enumerate(_batches(data, "test", device)):
@@ -139,7 +139,7 @@ def _probabilities(task: Any, data: Any, device: torch.device) -> Floats:
 
 @torch.inference_mode()
 def _features(task: Any, data: Any, device: torch.device) -> dict[str, Floats]:
-    """Return the inputs `(D,)` of the last linear layer with one output per class, keyed by sample id."""
+    """Map sample ids to features `(D,)`, which are the inputs of the last linear layer with one output per class."""
     _set_up(data, "fit")
     seen: list[Tensor] = []
     for module in task.modules():

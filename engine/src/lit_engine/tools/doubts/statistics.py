@@ -14,7 +14,7 @@ BLOCK = 1024  # number of samples that are compared with all others at once
 
 
 def find_label_errors(probabilities: Floats, labels: Integers) -> tuple[Integers, int]:
-    """Rank samples by the probability of their label, and estimate the number of errors by confident learning.
+    """Rank samples by the probability of their label, and estimate the number of errors using confident learning.
 
     Class k is a candidate for a sample if the sample's probability of k is at least the mean probability of k over all
     samples labelled k. A sample counts as an error if its label is neither the most probable class nor the most

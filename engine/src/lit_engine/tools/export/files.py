@@ -18,7 +18,7 @@ from lit_engine.tools.export.formats import run_in_two_batches, trace, write_onn
 from lit_engine.tools.export.parts import Exported, Run, export_forward, get_example_inputs
 
 WRITERS = {"pt2": write_pt2, "onnx": write_onnx}
-MOST = 1e-4  # maximum difference from `predict`, larger than float32 rounding errors
+MOST = 1e-4  # allowed difference from `predict`. Float32 rounding errors are smaller.
 # With these trainer settings, `predict` returns the same results as the exported files.
 TRAINER = {
     "accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "precision": "32-true", "logger": False,

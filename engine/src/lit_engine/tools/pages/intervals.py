@@ -1,4 +1,4 @@
-"""Averages per-class metrics and adds 95 % confidence intervals, which reflect the choice of evaluated samples."""
+"""Averages per-class metrics and adds 95 % confidence intervals, treating the evaluated samples as a random draw."""
 
 import math
 from collections.abc import Mapping

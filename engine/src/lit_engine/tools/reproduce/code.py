@@ -20,7 +20,7 @@ PIN = re.compile(r"^(?!nvidia-|cuda-|triton)([\w.-]+)==[^\\\n]*", re.MULTILINE)
 
 
 class Code(NamedTuple):
-    """The code of a run in a temporary worktree."""
+    """A run's source code, checked out in a temporary worktree."""
 
     project: Path  # the folder with pyproject.toml
     python_path: list[str]  # folders to import from

@@ -98,7 +98,7 @@ def check(run: RunDir) -> dict[str, Any]:
 
 
 def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str) -> RunDir:
-    """Repeat a training run in the folder `reproductions` and return the new run.
+    """Repeat a training run in the `reproductions` folder and return the new run.
 
     Raises:
         RunError: the data or the forked run has changed, or `fit` fails.

@@ -71,7 +71,7 @@ def table_of(found: Comparison) -> list[Column]:
 
 
 def in_terminal(columns: Sequence[Column]) -> list[str]:
-    """Return table lines that fit the terminal, and a line of omitted columns. Redirected output has all columns."""
+    """Return the table lines. In a terminal, omit columns that do not fit, and list their names in the last line."""
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
     shown: list[Column] = []
     for column in sorted(columns, key=lambda column: (column.is_constant(), column.rank)):

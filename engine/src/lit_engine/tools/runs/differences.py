@@ -1,4 +1,4 @@
-"""Finds the differences between runs, and computes mean and standard deviation over groups of similar runs."""
+"""Finds the differences between runs, and computes the mean and standard deviation for groups of similar runs."""
 
 import math
 import re
@@ -156,8 +156,8 @@ def _known(what: str, names: Sequence[str], known: Iterable[str]) -> None:
 def find_differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
     """Return the keys whose values differ.
 
-    An option that only some runs have is included if it is a class in a list, such as a callback. Any other option that
-    only some runs have belongs to a class that is already included, or did not exist in an older version.
+    If only some runs have an option, this counts as a difference for classes in a list, such as callbacks. It does not
+    count for other options: the class they belong to is already included, or an older version lacked the option.
     """
     found: list[str] = []
     for key in dict.fromkeys(key for one in options for key in one):

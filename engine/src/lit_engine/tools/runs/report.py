@@ -133,9 +133,9 @@ def scatter(found: Comparison) -> list[str]:
 
 
 def changes(found: Comparison) -> dict[str, list[tuple[str, float, float, float]]]:
-    """Return the largest changes from the first to the second row, keyed by the kind of per-class or per-length metric.
+    """Return the largest changes in each per-class or per-length metric from the first to the second row.
 
-    Changes (name, old, new, difference) are sorted from gain to loss. The result is empty unless there are two rows.
+    Changes (name, old, new, difference) are sorted, largest first. The result is empty unless there are two rows.
     """
     if len(found.given) != 2:
         return {}

@@ -1,9 +1,9 @@
 """Paired significance tests in NumPy. Each test returns an `Outcome` for the difference B − A.
 
-`mcnemar` compares right and wrong answers to the same samples (McNemar 1947, exact). `resample` compares scores that
-depend on sums over samples, such as BLEU or F1 (Koehn 2004, Riezler & Maxwell 2005). `paired_runs` compares metrics of
-runs with the same seeds or folds, using a t test, a permutation test, or the test of Nadeau & Bengio (2003). `holm`
-adjusts p-values for multiple comparisons (Holm 1979).
+`mcnemar` compares correct and wrong predictions on the same samples (McNemar 1947, exact). `resample` compares scores
+that depend on sums over samples, such as BLEU or F1 (Koehn 2004, Riezler & Maxwell 2005). `paired_runs` compares
+metrics of runs with the same seeds or folds, using a t test, a permutation test, or the test of Nadeau & Bengio (2003).
+`holm` adjusts p-values for multiple comparisons (Holm 1979).
 """
 
 import itertools
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 Floats = NDArray[Any]
 Score = Callable[[Floats], Floats]  # sums (…, K) → scores (…)
 
-LEVEL = 0.05  # differences with smaller p-values are distinguishable
+LEVEL = 0.05  # significance level for p-values
 POWER = 0.8  # probability of detecting the observed difference with `needed` pairs
 Z = NormalDist().inv_cdf(1 - LEVEL / 2)
 MEMORY = 2**24  # maximum number of random numbers to generate at a time

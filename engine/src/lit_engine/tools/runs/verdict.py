@@ -144,7 +144,7 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
         sizes = [(one.metrics.get(f"test/{unit}"), known.get(unit)) for unit in ("tokens", "pixels", "samples")]
         overlap = next((test / train for test, train in sizes if test and train), 1 / (len(values) - 1))
     elif len(keys) < PERMUTED:
-        notes.append(f"with {PERMUTED} seeds or more, a permutation test is used, which assumes no distribution")
+        notes.append(f"with at least {PERMUTED} seeds, a permutation test is used, which does not assume normality")
     outcome, name = paired_runs(means[:, 0], means[:, 1], overlap), _recorded(metric, one)
     return Finding(name, a[0], b[0], outcome, "folds" if is_folds else "seeds", lower_is_better(one, name), notes)
 

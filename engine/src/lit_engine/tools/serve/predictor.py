@@ -24,7 +24,7 @@ SMALL = 64  # maximum side length in pixels of grey images that users can draw
 
 
 class Predictor:
-    """A predictor for a run, which is not modified. Files written by the task go to `folder`.
+    """A predictor that uses a run without modifying it. Files written by the task go to `folder`.
 
     Raises:
         UserError: the run lacks the requested weights, or cannot predict on new samples.
@@ -84,7 +84,7 @@ class Predictor:
         return page(self.title, [STYLE, paragraph(self.about, soft=True), form], script=script)
 
     def answer(self, sample: bytes) -> dict[str, Any]:
-        """Return `rows` of predictions for an image file, a table or a text. The task's `served` method handles texts.
+        """Return `rows` of predictions for an image file, a table or text. The task's `served` method handles text.
 
         For image files, `input` is a data URL of the image that the network receives.
 

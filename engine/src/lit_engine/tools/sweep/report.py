@@ -105,7 +105,7 @@ def plots(study: Study, good: Sequence[Trial]) -> list[str]:
 
 
 def importances(study: Study, rows: Sequence[Trial]) -> dict[str, float]:
-    """Estimate the importance of each parameter by PED-ANOVA. The result is empty if too few trials have finished."""
+    """Estimate the importance of each parameter using PED-ANOVA. The result is empty if too few trials are finished."""
     if sum(row.state == "finished" and row.good for row in rows) < IMPORTANT:
         return {}
     with warnings.catch_warnings():

@@ -88,12 +88,12 @@ class Study:
         return self.storage.get_all_trials(self.storage.get_study_id_from_name(self.name), deepcopy=False)
 
     def begin(self, trial: optuna.Trial, name: str, most: float = math.inf) -> int:
-        """Assign a number, values, and a run directory in the folder `name` to a new attempt.
+        """Assign a number, values, and a run directory in the `name` folder to a new attempt.
 
         The trial number is the number of trials that were stored earlier.
 
         Raises:
-            TrialEnded: `most` trials already exist. Locks are local, so another machine may have started the last one.
+            TrialEnded: `most` trials already exist. Another machine can start trials too, because locks are local.
         """
         if "values" not in trial.user_attrs:
             attempts = self.attempts()
