@@ -91,7 +91,7 @@ FAMILIES = {
     "kubernetes": Family(files="scripts/kubernetes.yaml", keys={}),
 }
 
-# Keys of lines that no project contains.
+# Keys of lines that are removed from every generated project.
 OURS = {
     PYPROJECT: "benchmarks ipykernel jsonschema kubeflow-trainer-api mkdocstrings-python nbclient playwright timm "
     "zensical",
@@ -133,7 +133,7 @@ def keep_sections(text: str, keep: tuple[str, ...]) -> str:
         return text + (found["blank"] or "" if separates else "")
 
     start, end = r"<!-- only: (?P<families>[\w, ]+) -->", "<!-- end -->"
-    # A section between two blank lines is removed with the second one.
+    # If blank lines surround a removed section, also remove the blank line after it.
     text = re.sub(rf"^{start}\n(?P<text>.*?)^{end}$(?:\n(?P<blank>\n))?", resolve_section, text, flags=re.S | re.M)
     text = re.sub(rf"{start}(?P<text>.*?){end}", resolve, text, flags=re.S)
     if unpaired := re.search(r"<!-- (?:only:.*?|end) -->", text):

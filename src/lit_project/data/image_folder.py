@@ -75,7 +75,7 @@ class ImageFolder(DatasetImages):
         class_names: expected names of the class folders, sorted; default: the names found. Required if no class
             folder directly contains an image, because the folders could be splits with unknown names.
         mean: mean of each channel for values in [0, 1]. Default: ImageNet's mean, averaged over channels if greyscale.
-            Keep the default for ImageNet weights. For greyscale images, GoogLeNet and Inception need mean = std = 0.5.
+            ImageNet weights require the default. For greyscale images, GoogLeNet and Inception need mean = std = 0.5.
         std: standard deviation of each channel.
         **kwargs: arguments of `DatasetImages`, `ImageData` and `SplitData`.
 

@@ -35,7 +35,7 @@ def output_size(size: Sequence[int], layers: Sequence[int | str], padding: int) 
 class CNN(nn.Module):
     """A configurable sequence of convolutions and max-pooling, followed by one hidden layer and a linear head.
 
-    Two classic networks for 28×28 images have these arguments.
+    Two classic networks for 28×28 images can be built as follows.
 
     - The TensorFlow/Keras CNN tutorial uses `layers=[32, pool, 64, pool, 64], hidden=64, padding=0`.
     - PyTorch's MNIST example uses `layers=[32, 64, pool], hidden=128, padding=0, dropout=0.25, head_dropout=0.5`.

@@ -88,7 +88,7 @@ def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | No
 def differences(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, list[str]]:
     """Compare a state dict with a network's own state dict. Return tensor names, grouped by kind of difference."""
     return {
-        # Files from old versions contain no `num_batches_tracked`, and torch does not require it either.
+        # Files from old versions lack `num_batches_tracked`, which torch does not require.
         "missing": [name for name in own if name not in state and not name.endswith("num_batches_tracked")],
         "unexpected": [name for name in state if name not in own],
         "of a different shape": [

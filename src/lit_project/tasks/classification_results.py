@@ -45,7 +45,7 @@ def check_top_k(top_k: int | None, num_classes: int) -> int:
     if top_k is None:
         top_k = 3 if num_classes > 3 else 1
     if not 1 <= top_k <= num_classes:
-        raise ValueError(f"top_k must be between 1 and the {num_classes} classes, got {top_k}")
+        raise ValueError(f"top_k must be between 1 and {num_classes} for {num_classes} classes, got {top_k}")
     return top_k
 
 

@@ -18,7 +18,7 @@ from lit_engine.run.metric_names import strip_stage
 class Checkpoint(ModelCheckpoint):
     """ModelCheckpoint that writes `last.ckpt` and the best checkpoint, `best-epochNNN.ckpt`, to `checkpoints/`.
 
-    A run resumes from `last.ckpt`. The engine (`Saver`) writes this file when training starts, after each epoch, within
+    A run resumes from `last.ckpt`. The engine (`Saver`) writes this file when training starts, after each epoch, during
     long epochs, and after a signal. With Lightning's `save_last`, `last.ckpt` would be a copy of the newest *best*
     checkpoint, and a resumed run would repeat all epochs since then.
 
@@ -26,7 +26,7 @@ class Checkpoint(ModelCheckpoint):
         monitor: metric that selects the best checkpoint, such as `val/accuracy`; null keeps only the last checkpoint.
         mode: whether higher (`max`) or lower (`min`) values of the metric are better.
         save_top_k: number of best checkpoints to keep.
-        every_n_epochs: number of epochs between checkpoints, for the best and the last checkpoint.
+        every_n_epochs: interval in epochs at which the best checkpoint and `last.ckpt` are saved.
         keep_last: number of recent epochs to keep as `epochNNN.ckpt`. `--ckpt_path average` averages these files.
         every_minutes: also write `last.ckpt` after this many minutes, in case of a `kill -9`. null disables this.
         every_n_steps: also write `last.ckpt` after this many optimizer steps.

@@ -41,7 +41,7 @@ def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
         raise CheckpointError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{path} was not loaded, because it contains objects that could run code, not only tensors and data "
+            f"{path} was not loaded, because it contains more than tensors and data, and loading it could run code "
             f"({str(error).splitlines()[0]})"
         ) from error
     if not isinstance(content, dict):
@@ -68,7 +68,7 @@ def fill_linked(data: dict[str, Any], links: Mapping[str, str], content: Mapping
 
 
 def sort_by_age(paths: Iterable[Path]) -> list[Path]:
-    """Return the intact checkpoints, with the latest training step first. If steps are tied, `last` comes first."""
+    """Return the intact checkpoints, with the latest training step first. At equal steps, `last.ckpt` is first."""
     steps = {path: read(path).get("global_step", -1) for path in paths if is_intact(path)}
     return sorted(steps, key=lambda path: (steps[path], path.name.startswith("last")), reverse=True)
 

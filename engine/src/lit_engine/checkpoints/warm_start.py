@@ -32,7 +32,7 @@ def check_fits(
     """Raise CheckpointError, listing the differences, unless a checkpoint contains exactly this model's weights.
 
     Returns:
-        Descriptions of hyperparameters whose values differ from training, such as the image mean or class names.
+        Descriptions of hyperparameters whose values have changed since training, such as the image mean or class names.
     """
     found = match(model, state_of(content, checkpoint))
     if not found.complete:

@@ -68,7 +68,7 @@ def resolve_class_name(name: str) -> str:
     name = current().functions.get(name, name)
     package, _, rest = name.partition(".")
     other = bool(rest) and package not in (own, LIBRARY)
-    if other and "." not in rest:  # a class in a single-file module, such as houses.CSV
+    if other and "." not in rest:  # such as "houses.CSV", the class CSV in houses.py
         return name
     paths = index_classes().get(name.rpartition(".")[2], [])
     # If several classes have the same name, use the class whose path was given.

@@ -1,1 +1,1 @@
-"""Parsing the command line, and creating the objects of a run."""
+"""Parses the command line and creates the trainer, the model and the data module."""

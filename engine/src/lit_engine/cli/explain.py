@@ -147,7 +147,7 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
     key = f"{keys[0]}.{nested[-1]}" if nested else ".".join(dict.fromkeys(keys))  # the full path of an option
     if "add_function_arguments()" in message:
         return f"{key or 'a class_path'} is a function, but a class is required"
-    # Without keys, the error concerns the whole command line or a top-level key of a config.
+    # The message names no key if the error concerns the whole command line or a top-level key of a config.
     if not keys:
         if '"subcommand" to be one of' in message:
             return explain_missing_command()

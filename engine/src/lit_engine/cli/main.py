@@ -277,12 +277,12 @@ def _kill_workers() -> None:
 
 
 def _leave(statuses: list[int]) -> None:
-    """End the process without destroying all objects of the imported modules, which would take seconds.
+    """End the process at once. Python would take seconds to destroy all objects of the imported modules.
 
     If SIGTERM stopped a trial of a W&B agent, the process is killed by SIGTERM instead of exiting with status 143,
     because the agent gives up after a few trials with this status.
     """
-    # Exit normally if an exception was not caught, or if coverage still has to save its data.
+    # After an uncaught exception, or if coverage still has to save its data, let Python exit as usual.
     if not statuses or "coverage" in sys.modules:
         return
     for stream in (sys.stdout, sys.stderr):

@@ -106,7 +106,7 @@ def prepare(args: Sequence[str]) -> Invocation:
             if (found := resolve_class_paths({key: content})[key]) != content:
                 value = yaml.safe_dump(found, default_flow_style=True, sort_keys=False, width=100_000).strip()
             named = value[:1].isupper() or value in current().functions
-            # Other data options are plain strings. For example, a column may have the same name as a class.
+            # Other data options are kept as strings, because a column name may look like a class name.
             of_data = option == "--data" or option.rstrip("+").endswith("transforms")
             is_class = named and (of_data or option.startswith(("--model", "--trainer")))
             words.append(f"{option}={resolve_class_name(value) if is_class else value}")
@@ -288,11 +288,11 @@ class LitCLI(ParsingCLI):
             subclass_mode_data=True,
             parser_class=Parser,
             parser_kwargs={"prog": program()},
-            seed_everything_default=42,  # by default, Lightning announces a random seed, but always uses 0
+            seed_everything_default=42,  # Lightning documents its default as a random seed, but always uses 0
             save_config_callback=None,  # RunDir saves the config
             trainer_defaults={"enable_model_summary": False},  # the session prints its own summary
             auto_configure_optimizers=False,  # optimizers and schedulers are arguments of the task
-            # Lightning's support fails if a model lacks a linked argument, so `make` stores the hyperparameters.
+            # With this option, Lightning fails if a model lacks a linked argument. `make` stores the hyperparameters.
             load_from_checkpoint_support=False,
             args=list(args),
         )
@@ -315,7 +315,7 @@ class LitCLI(ParsingCLI):
         raise AssertionError
 
     def needs_options(self, subcommand: str) -> bool:
-        """Return whether a subcommand's options are needed. Omitting the others saves a third of the parsing time."""
+        """Return whether to add a subcommand's options. Skipping unused subcommands saves a third of the parsing time."""
         return not self.given or subcommand in self.given
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -496,7 +496,7 @@ def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> N
 
 
 def describe_missing_link(model: dict[str, Any], data: dict[str, Any], links: Mapping[str, str]) -> str | None:
-    """Describe the attributes that a model needs but the data module lacks. Return None if it lacks none."""
+    """Describe which attributes the model needs but the data module lacks. Return None if no attribute is missing."""
     try:
         known = build_datamodule(data)
         missing = [s for s, a, _ in _iterate_links(model, links) if a.default is a.empty and not hasattr(known, s)]

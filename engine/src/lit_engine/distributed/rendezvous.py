@@ -32,7 +32,7 @@ SAME = ("torch", "lightning", "lit-engine")
 
 
 def follow_launcher(trainer: Namespace) -> None:
-    """Fill in `devices` and `num_nodes` from torchrun if they are not set, or from `srun` if `devices` is not set.
+    """Copy `devices` and `num_nodes` from torchrun or `srun` if they are unset. If `devices` is set, `srun` is ignored.
 
     Raises:
         UserError: if the options contradict the launcher, or MASTER_PORT is not a number.
@@ -154,7 +154,7 @@ class Rendezvous:
         """Wait for all processes, and return the store namespace that only this run uses.
 
         Raises:
-            UserError: if the port is taken, or a process does not join in time or has different versions.
+            UserError: if the port is taken, a process does not join in time, or installed package versions differ.
         """
         found: list[Any] = []
         if not self.serves:

@@ -34,7 +34,7 @@ class Sharded(ModelParallelStrategy):
 
     Checkpoints can be loaded with any number of processes and any strategy. For evaluation, each process gathers the
     weights, except for layers split by tensor parallelism. A single process can then run the network any number of
-    times, such as for a search or a figure. Buffers, such as batch-norm statistics, are copied from the first process.
+    times, for example in beam search. Buffers, such as batch-norm statistics, are copied from the first process.
 
     Args:
         tensor_parallel_size: number of processes that split the layers of one network and receive the same batches
@@ -71,7 +71,7 @@ class Sharded(ModelParallelStrategy):
         self._data_parallel_size = self.world_size // size
 
     def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
-        """Step the optimizer. Raise UserError if the optimizer does not support shards."""
+        """Step the optimizer. Raise UserError if the optimizer does not support sharding."""
         refusal = f"{type(optimizer).__name__} with these options does not support sharding"
         if isinstance(optimizer, LBFGS):  # each process would do its own line search
             raise UserError(f"{refusal}: it needs all weights at once")

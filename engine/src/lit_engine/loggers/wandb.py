@@ -180,7 +180,7 @@ class WandbLogger(LightningWandbLogger):
     def finish(self, exit_code: int) -> None:
         """Mark the W&B run as finished if the exit code is 0, and as failed otherwise."""
         if self._experiment is not None:
-            # If the resumed run was already finished and logged nothing, missing rows have not been resent yet.
+            # Missing rows are resent before the first new metric. If the resumed run logged nothing, resend them now.
             self._resend_rows(before=math.inf)
             run, self._experiment = self._experiment, None
             run.finish(exit_code=exit_code)

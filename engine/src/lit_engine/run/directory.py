@@ -191,7 +191,7 @@ class RunDir:
         """
         lock = FileLock(self.path / ".lock")
         try:
-            lock.acquire(timeout=0.3, poll_interval=0.05)  # a call of `state` may briefly hold the lock
+            lock.acquire(timeout=0.3, poll_interval=0.05)  # a call to `state` may briefly hold the lock
         except Timeout as error:
             raise RunError(f"another process is training the run {self.path}") from error
         for left in [*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")]:  # left by a killed process

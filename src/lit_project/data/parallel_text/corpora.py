@@ -89,7 +89,7 @@ Files = str | list[str]
 class ParallelText(CarvedData):
     """Your own parallel corpus in UTF-8, plain or compressed (`.gz`).
 
-    A split is either one file with lines `source<TAB>target`, or a list of two files whose lines correspond. If the
+    A split is either one file with a `source<TAB>target` pair per line, or a list of two line-aligned files. If the
     validation or test split is missing, training pairs are held out so that no sentence occurs in two splits. In this
     case, training pairs that share a sentence with a given split are dropped and counted. If both splits are given, all
     three splits are used unchanged, and the report shows how much they overlap.
@@ -126,8 +126,8 @@ class ParallelText(CarvedData):
 class Tatoeba(CarvedData):
     """Short everyday sentences from Tatoeba, many of which have several translations.
 
-    The September 2017 release has 142,787 pairs. The pairs of any release are read from `root/tatoeba/fra-eng.zip`,
-    `fra-eng.txt` or `fra.txt` (`english<TAB>french`). If none of these files exists, the archive is downloaded.
+    The September 2017 release has 142,787 pairs. You can place the file `fra-eng.zip`, `fra-eng.txt` or `fra.txt`
+    (`english<TAB>french`) of any release in `root/tatoeba/`. If none of these files exists, the archive is downloaded.
 
     Args:
         val_size: approximate number of validation pairs.

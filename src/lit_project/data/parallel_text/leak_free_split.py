@@ -21,8 +21,8 @@ Pairs = Sequence[tuple[str, str]]
 def sentence_key(sentence: str) -> str:
     """Return a sentence's key, which consists of its letters and digits in lower case, without accents.
 
-    If two sentences are equal after some `Preparation`, their keys are also equal. Splitting by keys is therefore
-    leak-free with any preparation.
+    If two sentences are equal after some `Preparation`, their keys are also equal. Splitting by keys therefore avoids
+    leakage between splits, regardless of the preparation.
     """
     folded = sentence.lower()
     if not folded.isascii():

@@ -12,7 +12,7 @@ MANY_UNKNOWN = 0.2  # as a fraction of a split's tokens
 
 
 def pair_texts(pairs: Pairs, train: Pairs, preparation: Preparation) -> list[PairText]:
-    """Return the texts of evaluation pairs, including all references and the most frequent training translation."""
+    """Return each pair's texts, all references, and the translation most often paired with the source in `train`."""
     restore = preparation.restore
     references: dict[str, list[str]] = {source: [] for source, _ in pairs}
     for source, target in pairs:

@@ -35,7 +35,7 @@ class Subject(NamedTuple):
 
 
 class Verb(NamedTuple):
-    """The forms of a verb that the grammar uses."""
+    """The English and French forms of one verb."""
 
     english: str  # base, third person, past
     present: str  # by person

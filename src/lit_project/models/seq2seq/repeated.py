@@ -8,7 +8,7 @@ from torch.autograd import Function
 
 
 class Repeated:
-    """The product x M with a matrix M that is used in each step of a loop.
+    """Multiplication by the same matrix M in every step of a loop.
 
     Autograd would compute one gradient of M per step and sum these gradients. A single product over all steps is faster
     and needs less memory traffic, because d/dM = [x_1, x_2, …]ᵀ [g_1, g_2, …]. Only one backward pass is supported.

@@ -38,7 +38,7 @@ def attend(
         seen_BSX: concatenated projected keys and values, where X = 2 D.
         mask: true where attention is allowed, broadcastable to `(B, heads, T, S)`. None allows all attention.
         need_weights: whether to return attention weights, which requires a mask.
-        causal: whether token t attends only to tokens up to t. This is faster than `mask`, which must be None.
+        causal: whether token t attends only to tokens up to t. Requires `mask=None`, and is faster than a causal mask.
     """
     query, key, value = (
         x.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for x in (query_BTD, *seen_BSX.chunk(2, dim=-1))
@@ -82,7 +82,7 @@ class DecoderLayer(nn.Module):
 
     Args:
         size: model size D.
-        heads: number of heads in both attention layers.
+        heads: number of heads in each of the two attention layers.
         feedforward_size: hidden size of the feed-forward network.
         dropout: dropout probability for the output of each sublayer.
     """

@@ -46,7 +46,7 @@ def translate(args: Sequence[str]) -> int:
         args: the command-line arguments after `translate`.
 
     Raises:
-        UserError: the options, the input or the checkpoint are invalid. In this case, nothing has been written.
+        UserError: an option, the input or the checkpoint is invalid. In this case, nothing has been written.
     """
     options = option_parser().parse_intermixed_args(list(args))
     on_terminal = not options.text and options.input is None and sys.stdin.isatty()

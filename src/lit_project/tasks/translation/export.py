@@ -37,7 +37,7 @@ class Unpacked(nn.Module):
         x_BSD = encoder.embedding(source_BS) * encoder.embedding.embedding_dim**0.5
         padding_BS1 = (source_BS == PAD)[..., None].to(x_BSD.dtype)
         last_B11 = (lengths_B - 1)[:, None, None]
-        # The gates of a GRU are reset, update and new. An LSTM has input, forget, cell and output gates.
+        # Torch orders GRU gates as (reset, update, new) and LSTM gates as (input, forget, cell, output).
         held = torch.tensor([-1.0, 1, 0, 0] if lstm else [0.0, 1, 0]) * SATURATED
         finals: list[tuple[Tensor, ...]] = []
         for layer in range(rnn.num_layers):

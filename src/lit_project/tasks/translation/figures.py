@@ -127,7 +127,7 @@ class Translations(Callback):
                 self._draw_epoch(trainer, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw attention maps of the last epoch. If training stops early, earlier hooks do not know which it is."""
+        """Draw attention maps of the last epoch, which is not known in advance if training may stop early."""
         self._draw_epoch(trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -175,7 +175,7 @@ def _rows(trainer: Trainer, task: Any) -> list[Row]:
 def rank_samples(rows: Sequence[Row], samples: int, language: str = "en") -> dict[str, list[tuple[float, Row]]]:
     """Return the best, worst and random translations with their smoothed sentence BLEU.
 
-    The random samples only depend on the evaluated sentences, so that checkpoints can be compared.
+    The random samples depend only on the evaluated sentences, so checkpoints can be compared.
     """
     scored = [(group_bleu([row.hypothesis], [row.text.references], language), row) for row in rows]
     ranked = sorted(scored, key=lambda item: (-item[0], item[1].index))

@@ -67,7 +67,7 @@ class Translator(Task):
     input. They also translate the sources and log the following scores of detokenised, cased text:
 
     - `bleu` and `chrf` use each source once with all its references. metrics.json contains the signatures.
-    - If sources have several references, `bleu_single` and `chrf_single` use each pair with its own reference.
+    - If sources have several references, `bleu_single` and `chrf_single` score each pair with only one reference.
     - `bleu_lowercase` is computed from lower-cased text with Moses tokens, as in published Multi30k results.
     - `bleu_copy` and `chrf_copy` score a baseline that outputs the source itself. `bleu_memory` and `chrf_memory` score
       the source's most frequent translation in the training set, or an empty text if the source does not occur there.
@@ -83,8 +83,8 @@ class Translator(Task):
         r_drop: the weight α of R-Drop (Liang et al., 2021), for example 5. By default, R-Drop is off (0). Each batch
             runs twice with different dropout, and α/4 times the symmetric KL divergence between the two predictions is
             added to the mean loss. This doubles time and memory.
-        decoding: search options for `validate`, `test`, `predict` and `translate`. Default: a beam of size 5.
-        validation_decoding: search options for validation during training. Default: greedy search.
+        decoding: how `validate`, `test`, `predict` and `translate` search for translations. Default: a beam of size 5.
+        validation_decoding: how validation during training searches for translations. Default: greedy search.
         **kwargs: the arguments `schedulers`, `parameter_groups`, `compile` and `metrics` of `Task`.
 
     Raises:
@@ -181,7 +181,7 @@ class Translator(Task):
         correct = (is_best(logits_BTV.detach(), labels_BT) & known_BT).sum()
         if not r_drop:
             return self.step(loss_sum / tokens, tokens, loss=loss_sum, token_accuracy=correct)
-        # Both copies of each token contribute to the loss, but each token counts only once.
+        # The sums include both copies of each sentence. Halve them, so that each token counts once.
         penalty = r_drop / 2 * (divergence(logits_BTV) * real_BT.chunk(2)[0]).sum()
         mean = (loss_sum + penalty) / tokens
         return self.step(mean, tokens // 2, loss=loss_sum / 2, token_accuracy=correct / 2)
@@ -274,7 +274,7 @@ class Translator(Task):
 
     @torch.no_grad()
     def translate(self, sentences: Sequence[str], decoding: Decoding | None = None) -> list[list[Translation]]:
-        """Return the best translations of each sentence, starting with the best.
+        """Return a list of translations for each sentence, with the best one first.
 
         Args:
             sentences: raw text in the source language.
