@@ -41,7 +41,7 @@ def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
         raise CheckpointError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{path} was not loaded, because it contains more than tensors and data, and loading it could run code "
+            f"{path} was not loaded, because it contains objects that could run code while being loaded "
             f"({str(error).splitlines()[0]})"
         ) from error
     if not isinstance(content, dict):
