@@ -70,7 +70,7 @@ def checkpoint_in_place(net: nn.Module) -> None:
 
 
 def blocks_of(module: nn.Module) -> Iterable[nn.Module]:
-    """Yield the outermost elements of `nn.Sequential` and `nn.ModuleList`. Elements with fewer than two layers are skipped."""
+    """Yield the outermost elements of `nn.Sequential` and `nn.ModuleList`. Skip elements with fewer than two layers."""
     lists = (nn.Sequential, nn.ModuleList)
     for child in module.children():
         layers = [part for part in child.modules() if part._parameters]

@@ -227,7 +227,7 @@ class Saver(Callback):
         return is_exact and module.automatic_optimization and trainer.world_size == 1
 
     def _save_before_step(self, trainer: Trainer, module: Task, batches: int, buffers: list[Tensor]) -> None:
-        """Save the state after `batches` batches of the epoch, before a step that is repeated with halved micro-batches."""
+        """Save the state after `batches` batches of the epoch. The next step is repeated with halved micro-batches."""
         for buffer, before in zip(module.buffers(), buffers, strict=True):
             buffer.copy_(before)
         module.running.rewind()
