@@ -114,7 +114,7 @@ class Session:
         status: the exit status.
         connection: the connection to the other processes, set after creating the trainer, or None if there are none.
         event: how the command ended, for `--notify`.
-        again: the command that continues the run with smaller micro-batches if the run is out of memory.
+        again: the command that continues the run with smaller micro-batches if the run ran out of memory.
     """
 
     # set by `prepare`
