@@ -93,7 +93,7 @@ class Study:
         The trial number is the number of trials that were stored earlier.
 
         Raises:
-            TrialEnded: `most` trials already exist. The lock only covers this machine, so another one may have added trials.
+            TrialEnded: `most` trials already exist. Locks do not prevent other machines from adding trials.
         """
         if "values" not in trial.user_attrs:
             attempts = self.attempts()
