@@ -82,7 +82,7 @@ def test_folder_without_classes_or_with_an_empty_class_is_an_error(tmp_path, spl
 def test_impossible_val_size_is_an_error(splits, val_size):
     root, _ = splits
     shutil.rmtree(root / "val")
-    with pytest.raises(DataError, match="leaves no training or validation samples out of 21"):
+    with pytest.raises(DataError, match="one split of the 21 samples would be empty"):
         small(root, val_size=val_size).setup("fit")
 
 

@@ -53,7 +53,7 @@ def limit_loops(trainer: Trainer, max_epochs: int, max_steps: int) -> None:
 
 
 def set_root_dir(trainer: Trainer, path: str) -> None:
-    """Set the output folder of callbacks. At first, only the first process knows it. Lightning 2.0 added this API."""
+    """Set the output folder of callbacks, because initially only rank 0 knows it. Lightning 2.0 added this API."""
     trainer._default_root_dir = path  # type: ignore[attr-defined]
 
 
@@ -86,7 +86,7 @@ def disable_requeue(trainer: Trainer) -> None:
 
 
 def save_after_validation(callback: ModelCheckpoint) -> None:
-    """Make a ModelCheckpoint save after each validation, before a newer value can replace the logged metric.
+    """Configure a ModelCheckpoint to save after each validation, before a newer value can replace the logged metric.
 
     Using the constructor's argument would add an option to every subclass. Lightning 1.6 added this API.
     """
@@ -94,13 +94,13 @@ def save_after_validation(callback: ModelCheckpoint) -> None:
 
 
 class NoProfiler(PassThroughProfiler):
-    """Lightning's default profiler without its 56 generators per step, which take 2 % of the time of a small step."""
+    """No-op profiler. Lightning's default one creates 56 generators per step, which take 2 % of a small step's time."""
 
     profile: Any = nullcontext
 
 
 def shorten_steps(trainer: Trainer) -> None:
-    """Inspect `training_step` and the hooks that prepare batches once, not in each step. Lightning 2.6 added this API.
+    """Inspect `training_step` and the batch hooks only once, instead of in each step. Lightning 2.6 added this API.
 
     This makes a step about 0.2 ms shorter.
     """
@@ -136,7 +136,7 @@ class ParsingCLI(LightningCLI):
         return super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
 
     def _parse_ckpt_path(self) -> None:
-        """Do nothing, because Lightning would let a checkpoint's hyperparameters silently override the command line."""
+        """Disable this method, which would let a checkpoint's hyperparameters silently override the command line."""
 
     def instantiate_classes(self) -> None:
         """Do nothing while parsing, because the run is not known yet."""
@@ -153,7 +153,7 @@ class ParsingCLI(LightningCLI):
 
 
 def count_batches(trainer: Trainer) -> None:
-    """Set `num_training_batches` before a fit by creating the training dataloader. Lightning 2.0 added this API."""
+    """Create the training dataloader early to set `num_training_batches`. Lightning 2.0 added this API."""
     trainer.fit_loop.setup_data()
 
 
@@ -197,7 +197,7 @@ def batch_index(trainer: Trainer) -> int:
 def will_validate(trainer: Trainer) -> bool:
     """Return whether Lightning will validate after this batch. Lightning 1.8 added this API.
 
-    Lightning also validates if a stop was requested, but this function ignores such a request.
+    In Lightning, a stop request also triggers validation. This function assumes that there is no such request.
     """
     loop = trainer.fit_loop.epoch_loop
     stops, trainer.should_stop = trainer.should_stop, False
@@ -312,7 +312,7 @@ def logged_values(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def log_step(trainer: Trainer) -> None:
-    """Log a step's metrics before saving the step. Lightning logs after all hooks. Lightning 1.2 added this API."""
+    """Log a step's metrics before saving the step, instead of after all hooks. Lightning 1.2 added this API."""
     trainer._logger_connector.update_train_step_metrics()
 
 
@@ -350,7 +350,7 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 
 
 def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
-    """Add restored values after the first batch. Lightning resets earlier values. Lightning 1.2 added this API."""
+    """Add the restored values after the first batch, in which Lightning resets them. Lightning 1.2 added this API."""
     results: Any = trainer.fit_loop.epoch_loop._results
     for one in saved:
         item = results[f"{one['options']['fx']}.{one['options']['name']}"]
@@ -450,7 +450,7 @@ def wrap_again(strategy: Any, module: LightningModule) -> None:
 
 
 def remember_missing_cuda() -> None:
-    """Stop Adam from searching for the CUDA driver on CPU-only machines. The search takes 11 % of a small step.
+    """Prevent Adam's search for the CUDA driver on CPU-only machines. This saves 11 % of a small step's time.
 
     `torch.optim.Adam` checks at each step whether there is a CUDA device. Lightning sets PYTORCH_NVML_BASED_CUDA_CHECK
     at import (Lightning pull request 15110), so that the check does not initialize CUDA before a fork. There is nothing

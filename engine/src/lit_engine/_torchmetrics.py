@@ -11,7 +11,7 @@ from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from typing import Any
 
-# Names that Lightning and this library use, and the modules to import in this order. The last module defines the name.
+# Modules to import, in order, for each name that Lightning or this library uses. The last module defines the name.
 USED = {
     "Metric": ("torchmetrics.utilities", "torchmetrics.metric"),
     "MetricCollection": ("torchmetrics.utilities", "torchmetrics.collections"),

@@ -63,7 +63,7 @@ def run(project: Project, args: Sequence[str]) -> int:
         message = _shorten(error, args)
         status = 1 if message is None else 2
         if session is not None:
-            # torchrun sends a signal to the remaining processes, which must not interrupt the report
+            # torchrun sends a signal to the remaining processes. This signal must not interrupt the report.
             session.signals.deferred = True
             session.event = "diverged" if isinstance(error, NonFiniteError) else "failed"
         if session is not None and session.connection is not None:
@@ -114,7 +114,7 @@ class Session:
         status: the exit status.
         connection: the connection to the other processes, set after creating the trainer, or None if there are none.
         event: how the command ended, for `--notify`.
-        again: the command that continues the run with smaller micro-batches, after memory ran out.
+        again: the command that continues the run with smaller micro-batches if the run ran out of memory.
     """
 
     # set by `prepare`

@@ -97,8 +97,8 @@ def test_grid():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (0.1, "needs value, values, min and max, or one of constant, categorical, int_uniform"),
-        ({"distribution": "log_unifrom_values", "min": 1, "max": 2}, "log_uniform_values, q_log_uniform_values; got"),
+        (0.1, "needs value, values, both min and max, or a distribution (constant, categorical, int_uniform"),
+        ({"distribution": "log_unifrom_values", "min": 1, "max": 2}, "log_uniform_values, q_log_uniform_values); got"),
         ({"distribution": "uniform", "min": 1.0}, "missing a required argument: 'max'"),
         ({"min": 1.0, "max": 2.0, "step": 0.1}, "got an unexpected keyword argument 'step'"),
         ({"min": 2.0, "max": 1.0}, "`low <= high` must hold"),

@@ -155,7 +155,7 @@ def segmentation(
 
     Args:
         images: the images, drawn in one row.
-        masks: maps the caption of each row, such as `true`, to one mask `(H, W)` of class indices per image.
+        masks: maps the caption of each row, such as `true`, to masks `(H, W)` of class indices, one for each image.
         names: class names for the legend.
         title: title of the figure.
     """

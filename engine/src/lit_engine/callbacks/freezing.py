@@ -49,7 +49,7 @@ class Unfreezing(Callback):
         return Unfreezing({path: None if epoch != 0 else 0 for path, epoch in self.schedule.items()})
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check the schedule, and exclude parameters that never train from the optimizer."""
+        """Check the schedule. Parameters that are never trained are excluded from the optimizer."""
         if stage != "fit":
             return
         modules = dict(pl_module.named_modules())

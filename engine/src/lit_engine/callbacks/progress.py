@@ -1,6 +1,6 @@
 """Progress display with one line per epoch and, in a terminal, a live bar below the lines.
 
-The lines and the bar show exact means over the epoch. Lines cover all processes, but the bar only covers the first.
+The lines show exact epoch means over all processes. The bar shows exact epoch means of the first process only.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ProgressLines(Callback):
         print_once(f"{epoch_of(trainer)}  {found}  {seconds:.1f} s{mark}")
 
     def _is_best(self, trainer: Trainer) -> bool:
-        """Return whether the monitored metric is better than in all earlier epochs, even if the run was resumed."""
+        """Return whether the monitored metric is the best so far, including epochs before the run was resumed."""
         callback = best_checkpoint(trainer)
         value = None if callback is None else trainer.callback_metrics.get(str(callback.monitor))
         if callback is None or value is None:

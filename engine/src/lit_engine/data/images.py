@@ -457,7 +457,7 @@ class DatasetImages(ImageData):
                 size = len(self._given["train"])
                 val_size = round(size * self._val_size) if 0 < self._val_size < 1 else self._val_size
                 if not 0 < val_size < size:
-                    raise DataError(f"val_size {self._val_size} leaves no training or validation samples out of {size}")
+                    raise DataError(f"with val_size {self._val_size}, one split of the {size} samples would be empty")
                 self.splits["train"], self.splits["val"] = split_dataset(self._given["train"], int(val_size))
         super().setup(stage)
 

@@ -325,7 +325,7 @@ def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
     order = _order(size, val_size)
     _, classes, counts = labels.unique(return_inverse=True, return_counts=True)
     held = counts * val_size // max(1, size)
-    parts = counts * val_size - held * size  # fractional parts of the counts, multiplied by `size`
+    parts = counts * val_size - held * size  # `size` times the fractional part of each exact count
     is_last = held + 1 == counts
     held[(parts - size * is_last).argsort(descending=True, stable=True)[: val_size - int(held.sum())]] += 1
     by_class = order[classes[order].argsort(stable=True)]
@@ -340,7 +340,7 @@ def split_by_class(size: int, val_size: int, labels: Tensor | None) -> tuple[Ten
 
 
 def folds_of(labels: Tensor, folds: int) -> Tensor:
-    """Return the fold of each sample `(N,)`, counted from 0. Folds differ by at most one sample per class in `labels`.
+    """Return the fold of each sample `(N,)`, counted from 0. Per class, fold sizes differ by at most one sample.
 
     Raises:
         DataError: if there are more folds than samples.

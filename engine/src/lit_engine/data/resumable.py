@@ -87,7 +87,7 @@ class ResumableLoader:
 
 
 class SeededOrder:
-    """Wrapper of a (batch) sampler that seeds its order in each epoch and yields each index as (seed, index)."""
+    """Wrapper around a (batch) sampler, which is reseeded in each epoch. Each index is yielded as (seed, index)."""
 
     def __init__(self, sampler: Any, seed: int, place: Place) -> None:
         self._sampler, self._seed, self._place = sampler, seed, place
@@ -113,7 +113,7 @@ class SeededOrder:
 
 
 class SeededSamples:
-    """Map-style dataset that is indexed by (seed, index), and seeds the random numbers of each sample."""
+    """Map-style dataset with keys (seed, index). The random number generators are seeded before a sample is loaded."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset

@@ -140,7 +140,7 @@ class EpochBatches(Sampler[Tensor]):
         share = order[: self.used][self.rank :: self.num_replicas]
         count = len(self)
         cuts = list(range(self.batch_size, count * self.batch_size, self.batch_size))
-        # All processes need the same number of batches. If a share lacks one, its last sample becomes a batch.
+        # All processes need the same number of batches. If a process has one too few, its last sample becomes a batch.
         cuts = [min(cut, len(share) - (count - 1 - i)) for i, cut in enumerate(cuts)]
         return list(torch.tensor_split(share, cuts))
 
@@ -251,13 +251,13 @@ class SeededBatches:
 
 
 class Loader:
-    """Loader of batches in the order of `EpochBatches` that can resume from a saved position, even with workers.
+    """Loader that follows the order of `EpochBatches` and can resume from a saved position, even with workers.
 
     The loader is a plain iterable. Lightning would replace the sampler of a `DataLoader` in distributed runs, in
     predictions, and in runs with `overfit_batches`.
 
     Args:
-        dataset: dataset that returns a batch for a tensor of indices, or the DataError that a sample raised.
+        dataset: returns a batch when indexed with a tensor of indices, or returns a DataError if a sample is invalid.
         sampler: sampler that yields the indices of each batch.
         num_workers: number of processes that load batches. 0 means that the main process loads batches.
         pin_memory: whether to copy batches through page-locked memory.

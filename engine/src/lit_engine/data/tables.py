@@ -254,7 +254,7 @@ class TabularData(SplitData):
         return split in self.splits
 
     def inputs(self, split: Split) -> dict[int, dict[str, str]]:
-        """Return a dict for `PredictionTable`, whose keys are row numbers in the whole table, counted from 0."""
+        """Return a dict for `PredictionTable`. The keys are row numbers in the whole table, counted from 0."""
         return {row: {} for row in self.chosen[split].tolist()}
 
     def load(self, split: Split) -> tuple[Tensor, Tensor]:

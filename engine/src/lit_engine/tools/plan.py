@@ -151,7 +151,7 @@ def power(device: torch.device) -> list[float]:
 
 
 def plan(session: Session) -> None:
-    """Print the predictions for a fit. Closing the session removes its run directory.
+    """Print the predicted time, memory and energy of a fit. Closing the session removes its run directory.
 
     Raises:
         UserError: the run is unlimited, or no micro-batch fits into memory.
@@ -162,7 +162,7 @@ def plan(session: Session) -> None:
         parts, size = accumulation_steps(trainer), getattr(data, "batch_size", None)
         step: int = getattr(data, "global_batch_size", None) or (size or 0) * parts
         if trainer.world_size > 1 or not model.automatic_optimization:
-            step = 0  # try no other micro-batches
+            step = 0  # do not try other micro-batch sizes
         largest, options = parts, dict[str, int]()
         # If the configured micro-batch fits, try larger sizes. Otherwise, use the largest size that fits.
         others = range(1, parts) if meter.fits else range(parts + 1, step + 1)

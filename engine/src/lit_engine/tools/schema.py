@@ -106,7 +106,7 @@ class SchemaBuilder(ParserJsonschema):
         self.elsewhere = {"type": "string", "pattern": rf"^(?!{current().name}\.|{LIBRARY}\.|({modules})\.\w+$).*\."}
 
     def set_dest(self, schema: Any, dest: str, dest_schema: Any, required: bool, descriptions: Any) -> None:
-        """Add a key. It is optional, as other files or the data may set it. For lists, add `KEY+` to append items."""
+        """Add a key. It is optional, as other files or the data may set it. Lists also get `KEY+`, which appends."""
         lists = any("array" in kind.get("type", ()) for kind in (dest_schema, *dest_schema.get("anyOf", ())))
         for key in (dest, f"{dest}+") if lists else (dest,):
             super().set_dest(schema, key, dest_schema, False, descriptions)

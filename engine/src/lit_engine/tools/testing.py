@@ -3,7 +3,7 @@
 The pytest option `-p lit_engine.tools.testing` enables the plugin. The project's conftest.py defines the fixtures
 `workspace` (the folder in which commands run) and `command_line` (the project's `main` function).
 
-Each test imports torch and Lightning itself, because the process that distributes the tests needs neither.
+torch and Lightning are imported inside the tests, because the process that distributes the tests needs neither.
 """
 
 import os

@@ -65,7 +65,7 @@ class Totals:
         self.sums, self.count, self._total = dict(self._marked), self._marked_count, None
 
     def measure_since_mark(self) -> "Totals":
-        """Return the sums that were added since the mark."""
+        """Return the sums and the count that were added since the last call to `mark`."""
         added = Totals()
         added.count = self.count - self._marked_count
         added.sums = {name: value - self._marked.get(name, 0.0) for name, value in self.sums.items()}
@@ -132,7 +132,7 @@ class StepMean:
         self._unit: int | Tensor = 1
 
     def weigh(self, loss: Tensor, count: int | Tensor, replicas: int) -> Tensor:
-        """Weight `loss`, a mean over `count` samples, so that the gradients of a step's micro-batches can be summed."""
+        """Scale `loss`, a mean over `count` samples, so that the gradients of a step's micro-batches can be summed."""
         if self._count is None:
             self._count = count
             self._unit = count if replicas == 1 else COMMON_UNIT
@@ -147,7 +147,7 @@ class StepMean:
         return loss * (count / _divisor(self._unit))
 
     def rescale(self, optimizer: Any, trainer: Any) -> None:
-        """Divide the gradients by the total count of all micro-batches and processes, before they are clipped."""
+        """Divide the gradients by the number of samples in the step over all processes, before gradient clipping."""
         if self._count is None:
             return
         accumulated, (size, _, group) = trainer.accumulate_grad_batches, replicas(trainer)
@@ -155,7 +155,7 @@ class StepMean:
             unit, total = (_on(trainer.strategy.root_device, count) for count in (self._unit, self._count))
             if size > 1:
                 total = all_reduced(total, group=group)
-            # Undo Lightning's division by the number of micro-batches, and DDP's or FSDP2's by the number of replicas.
+            # `accumulated * size` undoes the divisions by Lightning (micro-batches) and by DDP or FSDP2 (replicas).
             factor = _divisor(unit) * (accumulated * size) / _divisor(total)
             if found := local_shards(gradients(optimizer)):  # empty if a callback has dropped all gradients
                 multiply_all(found, factor)

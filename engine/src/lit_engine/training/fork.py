@@ -22,7 +22,7 @@ from lit_engine.run.options import iterate_changes
 from lit_engine.training.schedules import steps_of_epochs
 from lit_engine.training.task import Task
 
-# Matches the values in scheduler states, including nested schedulers, that depend on the length of the run.
+# Matches values that depend on the length of the run, in the states of schedulers and nested schedulers.
 LENGTHS = re.compile(r"'(?:planned_length|T_max|total_steps|total_iters)': (\w+)")
 
 

@@ -70,7 +70,7 @@ def checkpoint_in_place(net: nn.Module) -> None:
 
 
 def blocks_of(module: nn.Module) -> Iterable[nn.Module]:
-    """Yield the outermost elements of `nn.Sequential` and `nn.ModuleList` that contain at least two layers."""
+    """Yield the outermost elements of `nn.Sequential` and `nn.ModuleList`. Skip elements with fewer than two layers."""
     lists = (nn.Sequential, nn.ModuleList)
     for child in module.children():
         layers = [part for part in child.modules() if part._parameters]
@@ -109,7 +109,7 @@ class _CopiedBuffers:
 def is_wrong_in_channels_last(layer: nn.Module) -> bool:
     """Return whether oneDNN 3.13 writes out of bounds in the layer's backward pass (uxlfoundation/oneDNN, issue 6035).
 
-    Strided 1×1 convolutions with fewer channels than fit into an AVX-512 vector get wrong weights or crash.
+    Strided 1×1 convolutions whose channels do not fill an AVX-512 vector learn wrong weights or crash.
     """
     if not isinstance(layer, nn.Conv2d):
         return False

@@ -128,7 +128,7 @@ def layers(module: nn.Module, path: str = "") -> list[str]:
 
     Containers are `nn.Sequential`, `nn.ModuleList`, children named `net`, `backbone` or `model`, and modules whose
     `layers` or `layer` is a list, such as the encoders of vision Transformers and BERT. An element of a list is a
-    single layer even if it has a `layers` attribute. A container's own parameters come before its children.
+    single layer even if it has a `layers` attribute. A container's own parameters precede its children's.
     """
     found, lists = [], (nn.Sequential, nn.ModuleList)
     for name, child in module.named_children():

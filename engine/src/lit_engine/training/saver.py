@@ -113,7 +113,7 @@ class Signals:
 class Saver(Callback):
     """Callback that saves `last.ckpt` when the run's `Checkpoint` requests it, and ends training after a signal.
 
-    A resumed run is bit-identical, because `last.ckpt` is only saved in one of three situations.
+    A resumed run is bit-identical, because `last.ckpt` is saved only in the following situations.
 
     - The run is between epochs, before the first epoch, or after the last epoch.
     - The run has finished an optimizer step that is not followed by a validation.
@@ -152,7 +152,7 @@ class Saver(Callback):
         self._states: dict[str, Any] | None = None  # states of torchmetrics before the current validation
         self.smaller = 0
         self._repeats_steps = False  # whether a step that runs out of memory can be repeated
-        # First batch of the current step, and the buffers before this batch, or None once the optimizer step starts.
+        # Index of the step's first batch, and the buffers before that batch. None once the optimizer step starts.
         self._before_step: tuple[int, list[Tensor]] | None = None
         self._flags: Maximum | None = None  # whether any process requested a stop or a save in the last step
 
@@ -227,7 +227,7 @@ class Saver(Callback):
         return is_exact and module.automatic_optimization and trainer.world_size == 1
 
     def _save_before_step(self, trainer: Trainer, module: Task, batches: int, buffers: list[Tensor]) -> None:
-        """Save the state after `batches` batches of the epoch, to repeat a step with micro-batches of half the size."""
+        """Save the state after `batches` batches of the epoch. The next step is repeated with halved micro-batches."""
         for buffer, before in zip(module.buffers(), buffers, strict=True):
             buffer.copy_(before)
         module.running.rewind()
@@ -237,7 +237,7 @@ class Saver(Callback):
         self.smaller = 2 * trainer.accumulate_grad_batches
 
     def after_step(self, trainer: Trainer) -> None:
-        """Save if a save is due, and stop after a signal, but not within an accumulation window."""
+        """Save if a save is due, and stop after a signal. Both wait until gradient accumulation is complete."""
         if self._logged:
             add_to_logged(trainer, self._logged)
             self._logged = []
@@ -269,7 +269,7 @@ class Saver(Callback):
         set_loop_counters(self._counters, moment)
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
-        """Return whether gradients are being accumulated. If so, delay a stop, because gradients are not saved."""
+        """Return whether gradients are being accumulated. If so, postpone any stop, because gradients are not saved."""
         last = trainer.is_last_batch
         self._trained = True
         within = ready_batches(trainer) % accumulation_steps(trainer) != 0 and not last
@@ -333,7 +333,7 @@ class Saver(Callback):
             exception.add_note(ONE_SAMPLE)
 
     def _agree(self, trainer: Trainer, late: bool = False) -> tuple[int, bool]:
-        """Return a signal that any process received, and whether rank 0's clock or the step count requires a save.
+        """Return the highest signal number of any rank, and whether rank 0's clock or the step count requires a save.
 
         With `late`, multiple processes use the signal and the clock of the previous step, so that no step waits for the
         device. Signals and required saves are not lost, because they persist until they are handled.

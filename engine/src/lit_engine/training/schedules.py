@@ -30,7 +30,8 @@ class Horizon:
     used: bool = False
 
 
-_horizon: ContextVar[Horizon] = ContextVar("horizon", default=Horizon(None))  # noqa: B039  (its `used` is never read)
+# Sharing this mutable default is safe, because no code reads its `used` attribute.
+_horizon: ContextVar[Horizon] = ContextVar("horizon", default=Horizon(None))  # noqa: B039
 
 
 def horizon() -> int:

@@ -90,7 +90,7 @@ class Task(LightningModule):
             in `val/multiclass_f1_score`. `metric_inputs` returns the metrics' inputs. The task sets `num_classes` or
             `num_labels` if omitted.
         checkpoint_blocks: recompute the activations of each block of `net` in the backward pass instead of storing
-            them. Recomputation saves memory, takes time, and does not change gradients. Blocks are residual blocks,
+            them. This saves memory but takes time. It does not change gradients. Blocks are residual blocks,
             the layers of a Transformer, or the modules returned by the network's `blocks()` method.
 
     Attributes:
@@ -323,7 +323,7 @@ class Task(LightningModule):
         self._seed = global_seed()
         for optimizer in self.trainer.optimizers:
             order_as_weights(optimizer)
-        self._step_mean = StepMean()  # an earlier fit may have left counts
+        self._step_mean = StepMean()  # discards counts from an earlier fit
         self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50)) or sys.maxsize  # 0: never
         self._done = self.trainer.global_step
         self.running.mark()
@@ -377,7 +377,7 @@ class Task(LightningModule):
             values = {"train/loss_step": self.loss_of_step(outputs), **self._rates, "epoch": self.current_epoch}
             if self._gradient_norm is not None:
                 values["train/gradient_norm"] = self._gradient_norm.item()
-            # Call the loggers directly, because `self.log` would pass single steps to callbacks and metrics.json.
+            # Call the loggers directly, because `self.log` would pass per-step values to callbacks and metrics.json.
             for logger in self.trainer.loggers:
                 logger.log_metrics(values, step=done - 1)  # Lightning counts steps from 0
         self.running.mark()
@@ -460,17 +460,17 @@ class Task(LightningModule):
 
         `self.log` would convert the values to float32, which rounds counts above 2^24.
         """
-        # Use the CPU, because MPS devices have no double.
+        # Use the CPU, because MPS devices do not support float64.
         exact = {name: torch.tensor(float(value), dtype=torch.double) for name, value in values.items()}
         # Per-class metrics of more than 10 classes are only in metrics.json, because they would clutter the loggers.
         kinds = Counter(name.rpartition("/")[0] for name in exact if is_detail(name))
         for logged in (True, False):
             part = {n: v for n, v in exact.items() if (kinds[n.rpartition("/")[0]] <= MOST_PARTS) is logged}
-            # The last two options prevent a second reduction, and Lightning's warning that nothing is reduced.
+            # The last two options prevent a second reduction and the warning that Lightning issues without a reduction.
             self.log_dict(part, logger=None if logged else False, sync_dist=True, rank_zero_only=True)
 
     def _step_plateaus(self) -> None:
-        """Step ReduceLROnPlateau, which Lightning would skip in resumed epochs or step with earlier epochs' metrics."""
+        """Update ReduceLROnPlateau. Lightning would skip it in resumed epochs, or use metrics of earlier epochs."""
         if not self.trainer.is_last_batch:  # training ends mid-epoch
             return
         metrics = self.trainer.callback_metrics

@@ -139,7 +139,7 @@ def _probabilities(task: Any, data: Any, device: torch.device) -> Floats:
 
 @torch.inference_mode()
 def _features(task: Any, data: Any, device: torch.device) -> dict[str, Floats]:
-    """Map sample ids to features `(D,)`, which are the inputs of the last linear layer with one output per class."""
+    """Map sample ids to features `(D,)`, the inputs of the last linear layer that has one output per class."""
     _set_up(data, "fit")
     seen: list[Tensor] = []
     for module in task.modules():

@@ -247,7 +247,7 @@ def _averages(confusion: Mapping[str, Mapping[str, int]], title: str) -> Iterato
     yield paragraph(
         f"Accuracy {accuracy[0]:.4f} ({accuracy[1]:.4f} – {accuracy[2]:.4f}). "
         f"The 95 % confidence intervals in parentheses are based on {count:,} samples. "
-        f"The accuracy uses the Wilson score, and the averages use {RESAMPLES:,} bootstrap resamples. "
+        f"The interval of the accuracy is a Wilson score interval. The others use {RESAMPLES:,} bootstrap resamples. "
         "The intervals do not include the variation between seeds.",
         soft=True,
     )

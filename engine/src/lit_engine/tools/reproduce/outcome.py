@@ -49,7 +49,7 @@ class Outcome:
 
     @property
     def extremes(self) -> dict[str, Difference]:
-        """The first and the largest difference, if there are any."""
+        """The first and the largest of the differences. Empty if no metric differs."""
         if not self.metrics:
             return {}
         return {"first": self.metrics[0], "largest": max(self.metrics, key=lambda one: one.size)}
@@ -104,7 +104,7 @@ def _relative(before: str, now: str, largest: float) -> float:
     """Return the relative difference between two unequal values, which is infinite unless both values are finite."""
     try:
         size = abs(float(now) - float(before)) / max(largest, _size(now))
-    except (ValueError, ZeroDivisionError):  # the values are text, or 0 and -0
+    except (ValueError, ZeroDivisionError):  # a value is not a number, or 0 is compared with -0
         return math.inf
     return size if math.isfinite(size) else math.inf
 

@@ -13,7 +13,7 @@ from lit_engine.tools.runs.reading import Run
 
 CLASS = re.compile(r"[A-Za-z_][\w.]*\.[A-Z]\w*")
 COUNT = re.compile(r"(val|test)/(samples|tokens|pixels|pairs)(_per_second)?")
-# Test metrics that are means over samples, tokens or pixels. The mean over all folds is weighted by these counts.
+# Test metrics that are means over samples, tokens or pixels. Their means over folds are weighted by the fold sizes.
 POOLED = re.compile(r"test/(loss|mse|mae|(token_|top\d+_)?accuracy)")
 
 
@@ -156,8 +156,8 @@ def _known(what: str, names: Sequence[str], known: Iterable[str]) -> None:
 def find_differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
     """Return the keys whose values differ.
 
-    If only some runs have an option, this counts as a difference for classes in a list, such as callbacks. It does not
-    count for other options: the class they belong to is already included, or an older version lacked the option.
+    An option that only some runs have is included only if it is a class in a list, such as a callback. In other cases,
+    the class that the option belongs to is already included, or an older version lacked the option.
     """
     found: list[str] = []
     for key in dict.fromkeys(key for one in options for key in one):

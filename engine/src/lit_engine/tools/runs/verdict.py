@@ -177,7 +177,7 @@ def render_page(found: Sequence[Finding], footer: str) -> str:
 
 
 def _rows(tables: Sequence[Table], shown: Sequence[int]) -> str:
-    """Return a table of predictions for some samples. Columns whose values differ are shown once per model."""
+    """Return a table of predictions for some samples. If the models differ in a column, both columns are shown."""
     columns: dict[str, list[Cell]] = {}
     labels = _labels(tables)
     for name in [name for name in tables[0].names if name in tables[1].names and name not in ("rank", "class_name")]:
@@ -187,7 +187,7 @@ def _rows(tables: Sequence[Table], shown: Sequence[int]) -> str:
 
 
 def _labels(tables: Sequence[Table]) -> tuple[str, str]:
-    """Return the shortest ends of the two runs' paths that differ."""
+    """Label two runs with only as many final parts of their paths as needed to tell them apart."""
     a, b = (one.run.path.parts for one in tables)
     same = next((n for n in range(min(len(a), len(b))) if a[-1 - n] != b[-1 - n]), max(len(a), len(b)))
     return "/".join(a[-1 - same :]), "/".join(b[-1 - same :])

@@ -1,4 +1,4 @@
-"""Predicts single new samples in the same way as `predict`, and builds the page where users enter the samples."""
+"""Predicts one new sample at a time in the same way as `predict`, and builds the page where users enter the samples."""
 
 import io
 import json
@@ -142,8 +142,8 @@ class Predictor:
 def _columns(data: Any) -> dict[str, float | list[str]]:
     """Map the name of each feature column to the mean of its numbers or to the list of its words.
 
-    The values come from the data's `feature_names` and `feature_mean`, or from its `columns`, which map names to
-    [mean, std] or to words.
+    The values come from the data's `feature_names` and `feature_mean`, or from its `columns`. Each entry of
+    `columns` is either [mean, std] or a list of words.
     """
     if names := getattr(data, "feature_names", ()):
         return dict(zip(names, getattr(data, "feature_mean", None) or [0.0] * len(names), strict=True))
@@ -152,7 +152,7 @@ def _columns(data: Any) -> dict[str, float | list[str]]:
 
 
 def _field(name: str, column: float | list[str], needed: str = "") -> str:
-    """Return a form field for a column (a list of words, or a number that starts at the mean). `needed` is HTML."""
+    """Return a menu of a column's words, or a number input that is set to the mean and has the attribute `needed`."""
     name = escape(name)
     if isinstance(column, list):
         return f'<label>{name} <select name="{name}">{"".join(f"<option>{escape(w)}" for w in column)}</select></label>'

@@ -126,7 +126,8 @@ def _known(what: str, section: Mapping[str, Any], keys: tuple[str, ...]) -> None
 def _pruner(section: Any) -> BasePruner:
     """Return Optuna's pruner for successive halving, which is equivalent to W&B's hyperband.
 
-    After `min_iter`, `eta · min_iter`, `eta² · min_iter`, … metric values, the best `1 / eta` of all trials continue.
+    Trials are compared after `min_iter`, `eta · min_iter`, `eta² · min_iter`, … metric values. Each time, only the best
+    `1 / eta` of them continue.
     """
     if section is None:
         return NopPruner()

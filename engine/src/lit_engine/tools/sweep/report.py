@@ -85,7 +85,7 @@ def page_of(study: Study, rows: Sequence[Trial]) -> str:
 
 
 def plots(study: Study, good: Sequence[Trial]) -> list[str]:
-    """Plot the best value so far, the metric of each trial, and the metric by parameter. `good` is sorted by number."""
+    """Plot the best value so far, each trial's metric and the metric by parameter. `good` is sorted by trial number."""
     metric, better = study.config.metric, max if study.config.maximize else min
     best = [(row.number, better(other.value for other in good[: n + 1])) for n, row in enumerate(good)]
     trials = [Series(1, f"trial {row.number}", [(row.number, row.value)], dots=True) for row in good]

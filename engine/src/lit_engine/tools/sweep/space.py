@@ -94,7 +94,9 @@ def _parameter(name: str, content: Any) -> Parameter:
     implied = {"value": "constant", "values": "categorical", "max": "int_uniform" if whole else "uniform"}
     kind = options.pop("distribution", None) or next((implied[key] for key in implied if key in options), None)
     if kind not in DISTRIBUTIONS:
-        raise ValueError(f"needs value, values, min and max, or one of {', '.join(DISTRIBUTIONS)}; got {content!r}")
+        raise ValueError(
+            f"needs value, values, both min and max, or a distribution ({', '.join(DISTRIBUTIONS)}); got {content!r}"
+        )
     make = DISTRIBUTIONS[kind]
     # YAML parses 1e-4 as text.
     options = {key: float(v) if isinstance(v, str) and key != "value" else v for key, v in options.items()}

@@ -32,7 +32,7 @@ class TrialEnded(Exception):
 
 
 class Trial(NamedTuple):
-    """A trial from the user's point of view, which combines all attempts."""
+    """A trial as the user sees it. All attempts of a trial are combined."""
 
     number: int
     state: str  # finished, stopped early (by hyperband), failed, running, stopped, killed, or not started
@@ -93,7 +93,7 @@ class Study:
         The trial number is the number of trials that were stored earlier.
 
         Raises:
-            TrialEnded: `most` trials already exist. Another machine can start trials too, because locks are local.
+            TrialEnded: `most` trials already exist. Locks do not prevent other machines from adding trials.
         """
         if "values" not in trial.user_attrs:
             attempts = self.attempts()

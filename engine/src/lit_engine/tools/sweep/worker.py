@@ -36,7 +36,7 @@ def fit_command() -> list[str]:
 
 
 class Workers:
-    """Threads that run trials until the study contains `most` trials.
+    """Threads that run trials until the study contains a given number of trials (`most`).
 
     Runs are stored in the study's subfolder `name`, and are tested only if `tests` is true.
     """
