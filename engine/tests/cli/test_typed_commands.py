@@ -91,6 +91,8 @@ ANSWERS = {
     "fit model.optimizer.lr=0.1": "Write --model.optimizer.lr=0.1",
     "fit quikstart": "quikstart is neither a config nor a run; did you mean quickstart?",
     "fit runs": "runs is not a run directory",
+    "test runs/quickstart/frist": "no such run directory: runs/quickstart/frist; did you mean first?",
+    "test quickstart/first": "no such run directory: quickstart/first; did you mean runs/quickstart/first?",
     "fit quickstart --lr": "--lr needs a value",
     "fit": "fit needs a config, for example `toy fit configs/quickstart.yaml`",
     "predict": "predict needs a run",
@@ -99,7 +101,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("typed", ANSWERS)
 def test_the_answer_is_what_to_type(lit, workspace, typed):
-    (workspace / "runs").mkdir(exist_ok=True)
+    (workspace / "runs" / "quickstart" / "first").mkdir(parents=True, exist_ok=True)
     result = lit(typed)
     assert result.status == 2
     assert ANSWERS[typed] in result.err

@@ -101,6 +101,9 @@ class RandomErasing(nn.Module):
         scale: minimum and maximum area of the rectangle, as a fraction of the image area.
         ratio: minimum and maximum aspect ratio.
         fill: value of the erased pixels.
+
+    Raises:
+        ValueError: `p` is not in [0, 1].
     """
 
     def __init__(
@@ -108,6 +111,8 @@ class RandomErasing(nn.Module):
         fill: float = 0,
     ) -> None:  # fmt: skip
         super().__init__()
+        if not 0 <= p <= 1:
+            raise ValueError(f"p must be in [0, 1], got {p}")
         self.p, self.scale, self.ratio, self.fill = p, scale, ratio, fill
 
     def forward(self, images: Tensor) -> Tensor:

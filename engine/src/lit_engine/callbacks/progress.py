@@ -104,7 +104,10 @@ def summary(trainer: Trainer) -> str:
         steps = max(1, -(-int(batches) // trainer.accumulate_grad_batches))
         epochs = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
         limit = f"at most {trainer.max_steps:,} steps" if trainer.max_steps > 0 else ""
-        parts += [f"{epochs} epochs × {steps:,} steps" if epochs else f"{steps:,} steps per epoch", limit]
+        parts += [
+            f"{epochs} epoch{'s' * (epochs != 1)} × {steps:,} steps" if epochs else f"{steps:,} steps per epoch",
+            limit,
+        ]
     devices = f"{trainer.world_size} × " if trainer.world_size > 1 else ""
     parts += [f"{devices}{trainer.strategy.root_device.type}, {trainer.precision}"]
     return "; ".join(filter(None, parts))

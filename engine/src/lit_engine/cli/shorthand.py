@@ -81,6 +81,10 @@ def _positional(word: str, configs: dict[str, Path], command: str) -> str:
         return word
     if word == "latest" or Path(word).is_dir():
         return f"--run={RunDir.open(word).path if word != 'latest' else word}"
+    if Path("runs", word).is_dir():
+        raise UserError(f"no such run directory: {word}; did you mean runs/{word}?")
+    if "/" in word and not word.endswith((".yaml", ".yml")):
+        RunDir.open(word)  # raises an error that suggests other runs
     raise UserError(f"{word} is neither a config nor a run{did_you_mean(Path(word).stem, _short_names(configs))}")
 
 

@@ -90,7 +90,7 @@ class Fork(Callback):
         """
         content, saved = self.content, self.content["optimizer_states"]
         epochs, step = self.origin["epochs"], self.origin["step"]
-        place = f"{self.checkpoint} after {epochs} epochs ({step} steps)"
+        place = f"{self.checkpoint} after {epochs} epoch{'s' * (epochs != 1)} ({step} steps)"
         if 0 < (trainer.max_epochs or 0) <= epochs or 0 < trainer.max_steps <= step:
             raise UserError(f"--fork {place}: increase --epochs or trainer.max_steps to continue training")
         fits = len(saved) == len(trainer.optimizers) and all(map(_fits, trainer.optimizers, saved))

@@ -219,6 +219,8 @@ def load_images(run: Path, indices: Sequence[int]) -> dict[int, bytes]:
         from lit_engine.load import load_data
 
         data: Any = load_data(RunDir(run), download=False)
+        if not hasattr(data, "dataset"):
+            return {}
         batch = data.on_after_batch_transfer(data.dataset("test")[torch.tensor(indices)], 0)
         if batch[0].ndim != 4:
             return {}
