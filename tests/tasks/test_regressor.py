@@ -74,7 +74,7 @@ def test_large_offsets_lose_no_digits(trainer):
     predicted, _ = predictions(task, data, "test")
     assert len(predicted.unique()) > 150
     assert (predicted - data.splits["test"][1]).abs().max() < 100  # seconds, of 2,000
-    with pytest.raises(UserError, match="a mean exceeds 10,000 standard deviations: use 32-true"):
+    with pytest.raises(UserError, match="here a mean exceeds 10,000 standard deviations: use 32-true"):
         trainer(max_epochs=1, precision="bf16-mixed").fit(task, datamodule=data)
 
 

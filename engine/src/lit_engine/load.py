@@ -1,4 +1,4 @@
-"""Load the task, the data and a trainer of a run, to predict from Python code or a server."""
+"""Loads a run's task and data, and creates a trainer, for predictions in Python code or a server."""
 
 import sys
 import warnings

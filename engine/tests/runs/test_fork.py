@@ -58,7 +58,9 @@ def test_without_changes_a_fork_repeats_the_rest_of_its_parent(lit, epoch):
     parent = fit(lit, ["--model.schedulers", f"[{{scheduler: {STEP}, interval: epoch}}]", "--trainer.max_epochs=4"])
     before = files(parent)
     result = fork(lit, f"{parent}@{epoch}")
-    assert f"after {epoch + 1} epoch{'s' * (epoch > 0)} ({10 * (epoch + 1)} steps); learning rates continue" in result.out
+    assert (
+        f"after {epoch + 1} epoch{'s' * (epoch > 0)} ({10 * (epoch + 1)} steps); learning rates continue" in result.out
+    )
     assert files(parent) == before
     assert differences(parent, result.run) == []
 

@@ -90,7 +90,7 @@ class Regressor(Task):
             raise UserError(f"{rounds}: use {precision.replace('true', 'mixed')}")
         offsets = [self.feature_mean.abs() / self.feature_std, self.target_mean.abs() / self.target_std]
         if "mixed" in precision and torch.cat(offsets).max() > 10_000:  # float32 keeps only 3 digits of `value - mean`
-            raise UserError(f"{rounds} to float32, but a mean exceeds 10,000 standard deviations: use 32-true")
+            raise UserError(f"{rounds} to float32, but here a mean exceeds 10,000 standard deviations: use 32-true")
         super().setup(stage)
 
     def standardise(self, targets: Tensor) -> Tensor:

@@ -141,7 +141,7 @@ def fast_dev_run(trainer: Trainer) -> bool:
 
 
 def _move_paths(value: Any, folder: str) -> Any:
-    """Return a part of the callback's state with all checkpoint paths moved to `folder`."""
+    """Replace the folder of each checkpoint path in the callback's state."""
     if isinstance(value, str) and value.endswith(".ckpt"):
         return str(Path(folder) / Path(value).name)
     if isinstance(value, dict):

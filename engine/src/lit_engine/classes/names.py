@@ -174,9 +174,9 @@ def list_trusted_packages() -> tuple[str, ...]:
 def _rule(path: Any) -> str:
     """Return a message that explains which classes a checkpoint may use."""
     module = str(path).partition(".")[0]
-    known = f"{', '.join(list_trusted_packages())} or of imported packages"
+    known = f"{', '.join(list_trusted_packages())} or imported packages"
     hint = f"import {module} first, or pass the run directory instead"
-    return f"a checkpoint may use classes of {known}; if you trust the file, {hint}"
+    return f"a checkpoint can only use classes from {known}; if you trust the file, {hint}"
 
 
 def _allowed() -> set[str]:

@@ -219,7 +219,7 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
 
 
 def _parameters_in_use(args: Sequence[str], message: str) -> set[str]:
-    """Return the arguments of all classes in the message, the command line and the config files."""
+    """Return the arguments of all classes that the message, the command line or the config files mention."""
     from lit_engine.classes.names import resolve_class_name
 
     files = [Path(arg.removeprefix("--config=")) for arg in args if arg.endswith((".yaml", ".yml"))]

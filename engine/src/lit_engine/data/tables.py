@@ -239,7 +239,7 @@ class TabularData(SplitData):
     def _standard(
         self, part: int, names: list[str], mean: list[float] | None, std: list[float] | None
     ) -> tuple[list[float], list[float]]:
-        """Return the given mean and standard deviation of features (part 0) or targets (part 1), or compute them."""
+        """Return the mean and standard deviation of features (part 0) or targets (part 1). Compute missing values."""
         if mean is None or std is None:
             values = self.splits["train"][part].double()
             own_std = values.std(dim=0, correction=0)

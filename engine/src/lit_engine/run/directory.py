@@ -1,6 +1,6 @@
 """The directory of a training run, with its config, checkpoints, metrics, predictions, figures and provenance.
 
-Reading a run imports neither torch nor Lightning. `lit_engine.load` loads the task, the data and a trainer of a run.
+Reading a run imports neither torch nor Lightning. `lit_engine.load` loads a run's task and data, and creates a trainer.
 
 runs/CONFIG/STAMP/
     config.yaml        the complete config, which `fit -c` can repeat

@@ -119,7 +119,7 @@ class ParameterGroups:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Return whether a parameter is inside a module path, or its name matches a pattern."""
+    """Return whether a parameter's name matches a pattern, or belongs to the module with this path."""
     return name == pattern or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
 
 

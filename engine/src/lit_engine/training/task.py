@@ -210,7 +210,7 @@ class Task(LightningModule):
             checkpoint_path: path of the checkpoint.
             map_location: device for the weights.
             strict: whether the names of the weights must match exactly. Default: `strict_loading`.
-            weights_only: ignored argument of Lightning's method, because loading is always restricted to weights.
+            weights_only: ignored, because loading is always restricted to weights.
             **kwargs: arguments of the task, such as an `optimizer`, which replace arguments in the checkpoint.
 
         Raises:
@@ -307,7 +307,7 @@ class Task(LightningModule):
         return self.schedules
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Step a scheduler. For the interval `step`, `frequency` counts the optimizer steps of the whole run.
+        """Step a scheduler. If its interval is `step`, `frequency` counts optimizer steps since the start of the run.
 
         Lightning counts micro-batches within the epoch, which would make schedules depend on gradient accumulation.
         """

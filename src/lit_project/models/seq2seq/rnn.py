@@ -111,7 +111,7 @@ class RNNDecoder(nn.Module):
     The sizes are E for embeddings, H for hidden states, D for source states, and O for the output layer's input.
     """
 
-    FEEDS: ClassVar[bool]  # whether the RNN receives the contexts and `combine` receives the embedded inputs
+    FEEDS: ClassVar[bool]  # whether contexts are inputs of the RNN, and embedded tokens are inputs of `combine`
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ def serve(args: Sequence[str]) -> int:
 class Server(ThreadingHTTPServer):
     """An HTTP server whose requests share a predictor and a page."""
 
-    allow_reuse_address = os.name == "posix"  # Windows would share a port that is in use
+    allow_reuse_address = os.name == "posix"  # on Windows, two servers could use the same port
     predictor: "Predictor"
     page: str
 
