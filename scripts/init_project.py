@@ -218,7 +218,7 @@ def table(kept: Mapping[str, bytes]) -> str:
 
 
 def rename(text: str, old: str, new: str) -> str:
-    """Replace the old name in lower or upper case if it is a whole word or delimited by underscores or dashes.
+    """Replace the old name and its upper-case form where they are whole words or delimited by underscores or dashes.
 
     For example, `lit_x` is replaced in `test_lit_x_runs`, `lit-x` and `LIT_X_DEBUG`, but not in `split_x` or `lit_xs`.
     """

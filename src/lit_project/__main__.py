@@ -25,7 +25,7 @@ PROJECT = Project(
         "target_std": "target_std",
         "input_size": "net.init_args.input_size",
         "output_size": "net.init_args.output_size",
-        # table: numeric and text columns for the net
+        # table: the data module sets the `columns` argument of the net
         "columns": "net.init_args.columns",
         # sequence: the name, config and tokenizer of the pretrained encoder
         "encoder": "net.init_args.encoder",

@@ -106,7 +106,7 @@ def test_connected_sentences_stay_together():
     fold = leak_free_folds(pairs, 2).numpy()
     assert len(set(fold[:9])) == 1
     assert np.bincount(fold).tolist() == [10, 10]
-    with pytest.raises(DataError, match="cannot create 2 folds, because only 1 groups of pairs share no sentence"):
+    with pytest.raises(DataError, match="cannot create 2 folds: pairs with shared sentences form only 1 groups"):
         leak_free_folds(pairs[:9], 2)
 
 

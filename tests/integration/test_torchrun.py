@@ -122,7 +122,7 @@ def test_two_nodes_train_one_run_and_one_goes_on_when_the_other_is_lost(launch, 
     wait_for(lambda: "epoch 3 (" in log.read_text(), first, log)
     kill(second.pid)
     assert first.wait(300) == 0, log.read_text()[-3000:]
-    assert "error: rank 0 ended because it lost another process: " in log.read_text()
+    assert "error: rank 0 ended because another rank disconnected: " in log.read_text()
     assert "Traceback" not in log.read_text()
     assert "processes: 2 in the checkpoint, 1 now; a step still has 128 samples" in log.read_text()
     assert len(list((tmp_path / RUN.parent).iterdir())) == 1
@@ -169,7 +169,7 @@ def test_one_error_has_one_traceback(launch, tmp_path, how, rank):
     text = log.read_text()
     ours = text[: text.find("ChildFailedError")]
     assert ours.count("Traceback (most recent call last)") == 1 + (how == "torchrun"), text
-    line = f"error: rank {1 - rank} ended because it lost another process: "
+    line = f"error: rank {1 - rank} ended because another rank disconnected: "
     assert text.index(f"\nValueError: in rank {rank}") < text.find(line) or line not in text
 
 

@@ -94,7 +94,7 @@ def test_a_process_that_lost_another_prints_one_line(capsys):
     connection.report(closed := RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed by peer"), None)
     connection.report(UserError("no such class"), "no such class")
     lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"error: rank 1 ended because it lost another process: {closed}", "error: no such class"]
+    assert lines == [f"error: rank 1 ended because another rank disconnected: {closed}", "error: no such class"]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ class Mixing:
         cutmix_alpha: α of cutmix; 0 disables it.
         cutmix_share: probability of cutmix instead of mixup, if both are enabled.
         probability: probability that a batch is mixed.
-        off_last_epochs: number of epochs without mixing at the end of the run, even if `max_steps` ends the run.
+        off_last_epochs: number of final epochs without mixing. Runs that end at `max_steps` are also supported.
 
     Raises:
         ValueError: both methods are disabled, or a value is out of range.

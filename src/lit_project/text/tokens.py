@@ -74,7 +74,7 @@ def split_words(sentence: str, language: str = "") -> list[str]:
     """
     tokens: list[str] = []
     for chunk in sentence.replace(JOINER, "▪").split():
-        if chunk.isalnum():  # This is a shortcut for most words.
+        if chunk.isalnum():  # Most words take this fast path.
             tokens.append(chunk)
             continue
         before = ""

@@ -89,7 +89,7 @@ class Checkpoint(ModelCheckpoint):
             numbered[number].unlink()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the best score. If the run was moved, the checkpoint paths are changed to the new folder."""
+        """Restore the best score. If the run was moved, update the checkpoint paths to the new folder."""
         best = state_dict.get("best_model_path")
         if self.dirpath is not None and best and Path(best).parent != Path(self.dirpath):
             moved = {key: _move_paths(value, str(self.dirpath)) for key, value in state_dict.items()}

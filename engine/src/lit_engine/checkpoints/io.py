@@ -68,7 +68,7 @@ def fill_linked(data: dict[str, Any], links: Mapping[str, str], content: Mapping
 
 
 def sort_by_age(paths: Iterable[Path]) -> list[Path]:
-    """Return the intact checkpoints, with the latest training step first. At equal steps, `last.ckpt` is first."""
+    """Return the intact checkpoints, latest step first. `last.ckpt` precedes other checkpoints of the same step."""
     steps = {path: read(path).get("global_step", -1) for path in paths if is_intact(path)}
     return sorted(steps, key=lambda path: (steps[path], path.name.startswith("last")), reverse=True)
 

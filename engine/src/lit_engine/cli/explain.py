@@ -22,7 +22,7 @@ from lit_engine.project import program
 
 CONFIG = "--config"
 SUBCOMMANDS = ("fit", "validate", "test", "predict")
-# If a class is given without its module, the project, the library and these modules are searched for suggestions.
+# Suggestions for a class name without a module come from the project, the library and these modules.
 CLASS_MODULES = (
     "torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers",
     "torchmetrics.classification", "torchmetrics.regression",
@@ -75,7 +75,7 @@ def fit_width(text: str) -> str:
 
 
 class OptionParser(argparse.ArgumentParser):
-    """Parser for a command with its own options. It does not print the usage on errors or accept abbreviations."""
+    """Parser for a command with its own options. It rejects abbreviations and reports errors without the usage."""
 
     def __init__(self, command: str, about: str | None, **more: Any) -> None:
         form = argparse.RawDescriptionHelpFormatter

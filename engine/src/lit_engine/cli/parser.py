@@ -61,7 +61,7 @@ class Invocation(NamedTuple):
 
 
 def prepare(args: Sequence[str]) -> Invocation:
-    """Rewrite a command line for the parser, which supports neither runs nor short class names.
+    """Expand short class names on a command line, and insert the config of the run given by `--run` or `--fork`.
 
     The parser would also merge a list of mappings with an earlier list. To prevent this, an empty list is inserted
     before each list of mappings.
@@ -315,7 +315,7 @@ class LitCLI(ParsingCLI):
         raise AssertionError
 
     def needs_options(self, subcommand: str) -> bool:
-        """Return whether to add a subcommand's options. Adding only required options cuts parsing time by a third."""
+        """Return whether to add a subcommand's options. Skipping unneeded options cuts parsing time by a third."""
         return not self.given or subcommand in self.given
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -363,7 +363,7 @@ class LitCLI(ParsingCLI):
 
     @cached_property
     def given_options(self) -> list[dict[str, Any]]:
-        """A dictionary of option values for each command-line argument."""
+        """The options on the command line, with one dictionary per argument."""
         return [_options_in(word) for word in self.words if word.startswith("--")]
 
     def check_early_stopping(self) -> None:

@@ -25,7 +25,7 @@ _NOT_IN = {"sweep": ("seed", "name"), "repeat": ("name",)}
 
 
 def expand(project: Project, args: Sequence[str]) -> list[str]:
-    """Return the command line with full options in place of short options, config names, and positional arguments.
+    """Replace short options, config names and positional arguments on a command line with full options.
 
     Raises:
         UserError: a word is not an option, a config or a run.

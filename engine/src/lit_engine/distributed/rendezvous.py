@@ -112,7 +112,7 @@ class Connection:
         """
         self.stop_watching()
         if message is None and (isinstance(error, dist.DistError) or "gloo/transport" in str(error)):
-            message = shorten(f"rank {self.strategy.global_rank} ended because it lost another process: {error}", 300)
+            message = shorten(f"rank {self.strategy.global_rank} ended because another rank disconnected: {error}", 300)
         if message is None:
             traceback.print_exc()
         else:
@@ -193,7 +193,7 @@ class Rendezvous:
             return error
 
     def _join(self) -> bool:
-        """Join the newest store namespace. Return whether rank 0 has confirmed the start or reported a failure."""
+        """Join the newest store namespace. Return True if rank 0 either confirmed the start or reported a failure."""
         name = self.store.get("newest").decode() if self.store.check(["newest"]) else ""
         if name != self.name:
             self.name, self.part = name, dist.PrefixStore(name, self.store)

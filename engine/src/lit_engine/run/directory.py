@@ -245,7 +245,7 @@ class RunDir:
         return content
 
     def history(self) -> tuple[list[str], list[dict[str, str]]]:
-        """Return the columns and rows of metrics.csv. A last line truncated by a crash or a full disk is ignored.
+        """Return the columns and rows of metrics.csv. The last line is ignored if a crash or a full disk truncated it.
 
         Raises:
             RunError: a row has no step.

@@ -25,7 +25,7 @@ _hidden: dict[str, str] = {}  # secrets, mapped to the text that replaces them i
 
 
 def hide(urls: Sequence[str]) -> None:
-    """Mask all but the host of URLs in the recorded command and code changes, because URLs may contain secrets.
+    """Mask URLs in the recorded command and code changes, because URLs may contain secrets. The host stays visible.
 
     `sys.argv` is also changed, because W&B records it and launched processes receive it.
     """

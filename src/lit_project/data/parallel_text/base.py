@@ -45,10 +45,10 @@ class TranslationData(SplitData):
         joint: use one subword vocabulary for both languages.
         min_freq: minimum frequency of words in the training pairs. Rarer words are unknown.
         max_length: maximum number of tokens per sentence, excluding BOS and EOS.
-        overlong: how to treat training pairs that exceed `max_length`. Their number is printed. In official or given
-            evaluation splits, sources are truncated and no pair is dropped. If evaluation pairs come from the training
-            pairs, `drop` is applied before the split. In this case, a sentence's length is its number of words, plus
-            punctuation marks if the vocabulary contains whole words.
+        overlong: how to treat training pairs that exceed `max_length`. Their number is printed. If evaluation
+            pairs are provided separately, their sources are truncated and no pair is dropped. If evaluation pairs come
+            from the training pairs, `drop` is applied before the split. In this case, a sentence's length is its number
+            of words, plus punctuation marks if the vocabulary contains whole words.
         lowercase: convert both sides to lower case.
         strip_accents: remove accents from both sides.
         space_punctuation: insert spaces between words and punctuation marks.

@@ -21,8 +21,8 @@ def filter_by_length(
         targets: token ids of the translations without BOS and EOS.
         pairs: the pairs as text, for error messages.
         max_length: maximum number of tokens per side.
-        overlong: how to treat longer training pairs, or None for evaluation pairs. Evaluation only truncates sources,
-            because scores depend on the targets.
+        overlong: how to treat longer training pairs, or None for evaluation pairs. Evaluation keeps all
+            pairs and truncates long sources, but never targets, because scores depend on them.
 
     Raises:
         DataError: a pair is too long and `overlong` is "error", or no pairs remain.

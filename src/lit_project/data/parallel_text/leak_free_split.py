@@ -112,7 +112,7 @@ def leak_free_folds(pairs: Pairs, folds: int) -> torch.Tensor:
     labels = components(pairs)
     sizes = np.bincount(labels)
     if len(sizes) < folds:
-        raise DataError(f"cannot create {folds} folds, because only {len(sizes)} groups of pairs share no sentence")
+        raise DataError(f"cannot create {folds} folds: pairs with shared sentences form only {len(sizes)} groups")
     owner, filled = np.zeros_like(sizes), [0] * folds
     for group in (-sizes).argsort(kind="stable"):
         owner[group] = smallest = filled.index(min(filled))

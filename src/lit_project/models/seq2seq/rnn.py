@@ -32,7 +32,7 @@ def recurrent(cell: Cell, input_size: int, hidden_size: int, layers: int, dropou
 def recurrence(rnn: Any, x: Any, *state: Tensor) -> tuple[Any, tuple[Tensor, ...]]:
     """Run an RNN and return its outputs and final states. `x` may be a packed sequence.
 
-    A state consists of the hidden state and, for an LSTM, the cell state, with shape `(layers, B, H)` each. If CUDA
+    A state consists of the hidden state and, for an LSTM, the cell state. Each has shape `(layers, B, H)`. If CUDA
     autocast is set to bfloat16, the RNN runs in float32, because autocast would run it in float16.
     """
     given = (state if len(state) > 1 else state[0],) if state else ()
@@ -46,7 +46,7 @@ def recurrence(rnn: Any, x: Any, *state: Tensor) -> tuple[Any, tuple[Tensor, ...
 
 
 class RNNEncoder(nn.Module):
-    """A GRU or LSTM over packed sequences, so padding never affects a result. See `RNNSeq2Seq` for the arguments.
+    """A GRU or LSTM that packs sequences so that padding never affects results. See `RNNSeq2Seq` for the arguments.
 
     The states have size D = `hidden_size`, or 2 × `hidden_size` if the encoder is bidirectional.
     """
