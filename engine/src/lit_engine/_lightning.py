@@ -94,7 +94,7 @@ def save_after_validation(callback: ModelCheckpoint) -> None:
 
 
 class NoProfiler(PassThroughProfiler):
-    """No-op profiler. Lightning's default one creates 56 generators per step, which take 2 % of a small step's time."""
+    """No-op profiler. Lightning's default profiler creates 56 generators per step (2 % of the time of a small step)."""
 
     profile: Any = nullcontext
 
@@ -232,7 +232,7 @@ def loop_state(trainer: Trainer) -> dict[str, Any]:
 
 
 def epochs_in(checkpoint: dict[str, Any]) -> tuple[int, int | None]:
-    """Return how many epochs were finished when a checkpoint was saved, and how many were fully trained.
+    """Return how many epochs were complete, including validation, in a checkpoint, and how many were fully trained.
 
     The numbers differ if the checkpoint was saved during the validation at the end of an epoch. If a checkpoint was
     saved mid-epoch, the second number is None. Lightning 1.5 added this API.
@@ -312,7 +312,7 @@ def logged_values(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def log_step(trainer: Trainer) -> None:
-    """Log a step's metrics before saving the step, instead of after all hooks. Lightning 1.2 added this API."""
+    """Log a step's metrics before its checkpoint is saved, instead of after all hooks. Lightning 1.2 added this API."""
     trainer._logger_connector.update_train_step_metrics()
 
 

@@ -31,7 +31,7 @@ def import_lazily() -> None:
 
 
 def _lazy_package(name: str) -> Any:
-    """Add a package to `sys.modules`, and run its `__init__.py` only when a name requires it."""
+    """Add a package to `sys.modules` that runs its `__init__.py` only if an attribute cannot be found otherwise."""
     spec = find_spec(name)
     assert spec is not None
     assert spec.loader is not None

@@ -431,7 +431,7 @@ class Session:
 
 
 def accumulating(trainer: Namespace, number: int) -> dict[str, int]:
-    """Return options that set the number of micro-batches per step and scale all options that count micro-batches."""
+    """Return options for `number` micro-batches per step. Scale limits and intervals that count micro-batches."""
     counts = ("limit_train_batches", "overfit_batches", "val_check_interval")  # floats are fractions of an epoch
     found = {"trainer.accumulate_grad_batches": number}
     for name in counts:

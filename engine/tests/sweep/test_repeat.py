@@ -174,7 +174,10 @@ def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline):
         ("--data=Images --folds 2", "Images has its own test split, so folds are not supported"),
         ("--seeds 1 --seed_everything=3", "--seed_everything cannot be set, because it differs between the runs"),
         ("--folds 2 --data.init_args.fold=0", "--data.fold cannot be set, because it differs between the runs"),
-        ("--seeds 1 --run_name=mine", "--run_name cannot be set: repeat chooses run names, and --dir sets the folder"),
+        (
+            "--seeds 1 --run_name=mine",
+            "--run_name cannot be set, because `repeat` names the runs. Use --dir to set the folder",
+        ),
         ("--seeds 1 --trainer.max_epoch=2", "did you mean --trainer.max_epochs?"),
         ("--seeds 1 --dir configs/quickstart.yaml", "cannot use the study in configs/quickstart.yaml: "),
     ],

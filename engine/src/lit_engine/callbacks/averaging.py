@@ -94,10 +94,10 @@ class SWA(Average):
     weights on the epoch's training data. SWA does not change the learning rate, which should stay high.
 
     Lightning's `StochasticWeightAveraging` replaces the schedules, adds an epoch, and stores the average only in the
-    last checkpoint. `WeightAveraging` validates the initial weights until the first average exists.
+    last checkpoint. `WeightAveraging` runs validation on the initial weights until the first average exists.
 
     Args:
-        start: the first epoch to average, counted from 0, or a fraction of the run if below 1.
+        start: index of the first epoch to average. A value below 1 is a fraction of the run.
 
     Raises:
         UserError: `start` is negative, or the run ends before the first epoch to average.

@@ -45,7 +45,7 @@ class Unfreezing(Callback):
         return begins is None or epoch < begins
 
     def of_first_epoch(self) -> "Unfreezing":
-        """Return a callback for the learning rate search, in which parts that are frozen in epoch 0 stay frozen."""
+        """Return a callback for the learning rate search that never unfreezes the parts frozen in epoch 0."""
         return Unfreezing({path: None if epoch != 0 else 0 for path, epoch in self.schedule.items()})
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

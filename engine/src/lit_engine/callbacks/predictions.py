@@ -28,8 +28,8 @@ class PredictionTable(BasePredictionWriter):
 
     Args:
         file: path of the table. Its folder is created.
-        inputs: maps the index of each sample, in order, to columns that describe the input. By default, the data
-            module's method `inputs("test")` is called, if it exists.
+        inputs: maps sample indices to columns that describe the input, in the order of the dataset. By default, the
+            data module's method `inputs("test")` is called, if it exists.
 
     Attributes:
         rows: the rows of all tables.

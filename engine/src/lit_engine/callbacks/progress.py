@@ -60,7 +60,7 @@ class ProgressLines(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         logged = {name: value.item() for name, value in logged_values(trainer).items() if not is_detail(name)}
         values = {n: value for n, value in logged.items() if n not in COUNTERS and not RATE.fullmatch(n)}
-        running = totals_of(pl_module)  # reduced over all processes below
+        running = totals_of(pl_module)  # sums of this process only
         values |= (
             collect_progress_metrics(trainer, pl_module, running.reduce(pl_module)) if running else self._validated
         )

@@ -310,7 +310,7 @@ class RunRecord(Callback):
                     _check_finite(trainer, name, value)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Add the fingerprint of the test split, which may not have been loaded before."""
+        """Add the fingerprint of the test split, because training does not always load this split."""
         if self.provenance is not None and self.started and trainer.is_global_zero:
             self.provenance["data"] |= fingerprints(trainer, self.provenance["data"])
 

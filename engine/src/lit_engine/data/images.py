@@ -42,8 +42,8 @@ def is_per_image(transform: Any) -> bool:
 class BatchTransforms(nn.Sequential):
     """Sequence of transforms from a batch `(B, C, H, W)` to a batch `(B, C', H', W')`.
 
-    torchvision transforms draw random numbers once per call. Plain functions and modules with torchvision transforms
-    are therefore applied to each image separately. All other modules receive the whole batch, and must draw random
+    torchvision transforms draw random numbers once per call. Modules that contain them, and all plain functions, are
+    therefore applied to each image separately. All other modules receive the whole batch, and must draw random
     numbers for each image, as in `data/augmentation.py`.
     """
 
@@ -56,7 +56,7 @@ class BatchTransforms(nn.Sequential):
         Mask values are -1 (unknown) for pixels from outside the original image, for example after a rotation.
 
         Raises:
-            DataError: if a transform does not support masks, because it would only transform the images.
+            DataError: if a transform does not support masks. The masks would no longer match the images.
         """
         from torchvision.transforms import v2
         from torchvision.tv_tensors import Image as OfImage

@@ -271,8 +271,8 @@ class SplitData(LightningDataModule):
         """Continue training at the saved position.
 
         Raises:
-            DataError: if training continues but the number of samples in a split has changed. Evaluations and forks
-                between epochs (`may_change`) only print a warning that held-out samples may have been used in training.
+            DataError: if training continues but the number of samples in a split has changed. An evaluation, or a fork
+                from the end of an epoch (`may_change`), only warns that the model may have trained on held-out samples.
         """
         trainer: Any = self.trainer
         training = trainer is not None and trainer.training
@@ -318,14 +318,14 @@ def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
 def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
     """Return a `random_split` that preserves the proportions of the classes in `labels` `(N,)`, to within one sample.
 
-    The class sizes with the largest fractional parts are rounded up. A class keeps its last sample for training if
-    another class can provide a sample instead.
+    The class sizes with the largest fractional parts are rounded up. The last training sample of a class is used for
+    validation only if no other class can provide a sample.
     """
     size = len(labels)
     order = _order(size, val_size)
     _, classes, counts = labels.unique(return_inverse=True, return_counts=True)
     held = counts * val_size // max(1, size)
-    parts = counts * val_size - held * size  # `size` times the fractional part of each exact count
+    parts = counts * val_size - held * size  # remainders of this division
     is_last = held + 1 == counts
     held[(parts - size * is_last).argsort(descending=True, stable=True)[: val_size - int(held.sum())]] += 1
     by_class = order[classes[order].argsort(stable=True)]

@@ -64,7 +64,7 @@ class EpochBatches(Sampler[Tensor]):
         shuffle: whether to use a new permutation in each epoch instead of ascending indices.
         weights: float64 weight of each sample `(size,)`. If set, an epoch consists of `size` samples, which are drawn
             with replacement and with probabilities proportional to the weights.
-        drop_last: whether to drop samples that do not fill a batch on every process.
+        drop_last: whether to drop the last samples of an epoch if they are too few to fill a batch on all processes.
         seed: seed of the order.
         num_replicas: number of processes.
         rank: rank of this process.
@@ -145,7 +145,7 @@ class EpochBatches(Sampler[Tensor]):
         return list(torch.tensor_split(share, cuts))
 
     def parts_of(self, order: Tensor, chosen: list[int]) -> list[Tensor]:
-        """Return the samples of the chosen batches. An empty batch is filled with the previous sample of its step."""
+        """Return the samples of the chosen batches. For an empty batch, repeat the sample before it."""
         ends = [(self.bounds[i], self.bounds[i + 1]) for i in chosen]
         self.fillers = {place for place, (start, end) in enumerate(ends) if start == end}
         return [order[min(start, end - 1) : end] for start, end in ends]
@@ -321,7 +321,7 @@ class Loader:
         return {"epoch": epoch, "position": position, "batch": sampler.together, "step": sampler.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at a saved position. The batch size may have changed, but not the number of samples per step.
+        """Continue at a saved position, even if the batch size has changed since then.
 
         Raises:
             DataError: if the number of samples per step changed mid-epoch, which would skip or repeat samples.

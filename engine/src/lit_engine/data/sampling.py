@@ -33,7 +33,7 @@ def weights_for(sampling: str | Mapping[str, float], data: Any, size: int, class
 
     Args:
         sampling: `balanced`, a dict from class names to weights (1 if omitted), or a file with one weight per line.
-        data: training split. Its last tensor contains the classes, or the `targets` attribute does if it is a dataset.
+        data: training split: tensors, the last of which contains the classes, or a dataset with a `targets` attribute.
         size: number of training samples.
         class_names: names of the classes. Default: their numbers.
 

@@ -1,4 +1,4 @@
-"""Base class for tabular data with statistics of the training split, and a reader for CSV files."""
+"""CSV reader, and base class for tabular data that computes statistics of the training split."""
 
 import csv
 import math
@@ -82,7 +82,7 @@ class CSVFile:
         return None
 
     def cells(self) -> dict[int, dict[str, str]]:
-        """Return a dict of cells for each row number. Rows are counted from 0 after the header, including blank lines.
+        """Map each row number to the row's cells. Rows are counted from 0 after the header, including blank lines.
 
         Raises:
             DataError: if there are no rows, a line has the wrong length, or column names are not unique.
@@ -239,7 +239,7 @@ class TabularData(SplitData):
     def _standard(
         self, part: int, names: list[str], mean: list[float] | None, std: list[float] | None
     ) -> tuple[list[float], list[float]]:
-        """Return the mean and standard deviation of features (part 0) or targets (part 1). Compute missing values."""
+        """Return the mean and standard deviation of features (part 0) or targets (part 1). Compute them if None."""
         if mean is None or std is None:
             values = self.splits["train"][part].double()
             own_std = values.std(dim=0, correction=0)

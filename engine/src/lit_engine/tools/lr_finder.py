@@ -47,7 +47,7 @@ class RangeTest(Callback):
     """A learning rate range test, which raises the rate at each step and averages the losses (Smith 2017).
 
     Unlike Lightning's finder, this test applies the `lr_factor` of parameter groups. Lightning's finder also trains
-    frozen layers and stops after the run's epochs. It halves the first losses and therefore finds no decrease.
+    frozen layers, and stops at `max_epochs`. It halves the first losses and therefore finds no decrease.
     """
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
     samples: Any = getattr(loader, "samples", getattr(loader, "dataset", None))
     size = len(samples) if hasattr(samples, "__len__") else LARGEST
     found = before * 2 ** int(math.log2(max(min(limit or before, size) / before, 1)))
-    why = f"the largest of {before}, {2 * before}… that fits in memory, not above {LARGEST:,} or the number of samples"
+    why = f"the largest of {before}, {2 * before}… that fits in memory, up to {LARGEST:,} and the number of samples"
     print_once(f"suggested: --data.batch_size={found} ({why})")
 
 

@@ -68,7 +68,7 @@ class Parts(Profiler):
 
 
 class Profile(Callback):
-    """A callback that profiles a fit and replaces `trainer.profiler`. All processes write files. Rank 0 prints a table.
+    """A callback that profiles a fit with its own profiler. All processes write files. Rank 0 prints a table.
 
     The second batch runs with torch's FlopCounterMode, which counts matrix products, convolutions and attention, but no
     element-wise operations or fused recurrent layers (cuDNN, oneDNN). The following batches are traced. The measured

@@ -25,7 +25,7 @@ from lit_engine.project import current, program
 FILE = Path(".vscode/schema.json")
 ParserJsonschema: Any
 ParserJsonschema, anyof_schema, get_doc_short_description, get_callable_return_type = schema_parts()
-# The schema describes the classes in these modules and the project's classes. All other classes are not checked.
+# The schema describes the classes in these modules and the project's classes. Other classes are not checked.
 MODULES = (
     *CLASS_MODULES, "lightning.pytorch.profilers", "lightning.pytorch.strategies", "torch.nn",
     "torchvision.transforms.v2",
@@ -60,8 +60,8 @@ def schema(args: Sequence[str]) -> int:
 def config_schema() -> dict[str, Any]:
     """Return a schema for the files that `fit -c` accepts. The schema follows draft 7, which editors support.
 
-    A file with `seed_everything`, `data` and `model` is a config, in which each object needs a `class_path`. Any other
-    file is an overlay, in which only objects in lists need a `class_path`.
+    A file with `seed_everything`, `data` and `model` is a config. Any other file is an overlay. Each object in a config
+    needs a `class_path`. In an overlay, only objects in lists need a `class_path`.
     """
     made = SchemaBuilder().generate(LitCLI.parsers(current(), "fit")["fit"])
     config, overlay = _ref("a config"), _ref("an overlay")

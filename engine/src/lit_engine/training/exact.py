@@ -42,7 +42,7 @@ class Totals:
         return {"sums": {name: by_name[name] for name in self.sums}, "count": shares[:, -1].clone()}
 
     def _pack(self, device: torch.device) -> tuple[list[str], Tensor]:
-        """Return the sorted names, which all processes share, and a tensor of their sums followed by the count."""
+        """Return the metric names in sorted order, and a tensor with one sum per name followed by the count."""
         names = sorted(self.sums)
         values = [*(self.sums[name] for name in names), torch.as_tensor(self.count)]
         return names, torch.stack([value.to(device, _wide(device)) for value in values])
@@ -53,7 +53,8 @@ class Totals:
         shares, counts = state["sums"], state["count"]
         if len(counts) == here.size:
             self.sums, self.count = {name: share[here.rank] for name, share in shares.items()}, int(counts[here.rank])
-        else:  # the other replicas start at zero, because all replicas must gather the same names
+        else:
+            # The other replicas store zeros instead of nothing, because all replicas must gather the same names.
             first = here.rank == 0
             self.sums, self.count = {n: share.sum() * first for n, share in shares.items()}, int(counts.sum()) * first
 
@@ -147,7 +148,7 @@ class StepMean:
         return loss * (count / _divisor(self._unit))
 
     def rescale(self, optimizer: Any, trainer: Any) -> None:
-        """Divide the gradients by the number of samples in the step over all processes, before gradient clipping."""
+        """Divide the gradients by the step's total number of samples across all processes, before gradient clipping."""
         if self._count is None:
             return
         accumulated, (size, _, group) = trainer.accumulate_grad_batches, replicas(trainer)

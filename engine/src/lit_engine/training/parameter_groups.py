@@ -107,7 +107,8 @@ class ParameterGroups:
         members: dict[str, list[nn.Parameter]] = {path: [] for path in paths}
         for name, parameter in every.items():
             members[max((path for path in paths if _matches(name, path)), key=len)].append(parameter)
-        # Norms and single parameters are not counted. They use the rate of the previous layer, or of the first layer.
+        # Norms and single parameters are not counted as layers. They use the learning rate of the layer before them.
+        # If no layer precedes them, they use the learning rate of the first layer.
         counted = [path not in every and any(p.ndim > 1 for p in members[path]) for path in paths]
         if sum(counted) < 2:
             raise GroupError(f"parameter_groups: layer_decay found only one layer, {', '.join(paths)}: set groups")

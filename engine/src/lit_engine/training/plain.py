@@ -11,7 +11,7 @@ from lit_engine.errors import UserError
 
 
 def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
-    """Return the batch's inputs to `forward` by argument name.
+    """Return a dict from the argument names of `forward` to tensors in the batch.
 
     In a tuple or list, the inputs are the first elements. In a dict, the keys are the argument names. If the batch is a
     tensor, this tensor is the only input.

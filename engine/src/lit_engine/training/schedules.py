@@ -45,7 +45,7 @@ def horizon() -> int:
     current = _horizon.get()
     if current.steps is None:
         raise ScheduleError(
-            "a scheduler that ends with the run requires a run of known length with at least one step: "
+            "a scheduler needs a run with a known length of at least one step: "
             "see trainer.max_epochs, max_steps and limit_train_batches"
         )
     current.used = True
@@ -132,7 +132,7 @@ class LinearLR(lr_scheduler.LinearLR):
         super().__init__(optimizer, start_factor, end_factor, total_iters=max(horizon(), 1))
 
 
-# These schedulers set the rate from the start of the run, monitor a metric, or cannot start at a milestone.
+# These schedulers change the learning rate when they are created, monitor a metric, or cannot start at a milestone.
 _NOT_IN_SEQUENCE = (
     lr_scheduler.OneCycleLR,
     lr_scheduler.CyclicLR,

@@ -61,10 +61,11 @@ def no_optimizer(parameters: Any) -> Any:
 class Task(LightningModule):
     """Base class of tasks. A subclass implements three step methods, and the task logs exact means over all samples.
 
-    The example logs `train/loss`, `train/accuracy`, `val/loss` and `val/accuracy` at the end of each epoch, exact over
-    all samples and processes. It also logs `train/samples_per_second` and the learning rate of each parameter group
-    (`lr`, or `lr/NAME` if there are several groups). To log more in an evaluation, override `evaluation_start` and
-    `evaluation_metrics`. The `split` is `val` or `test`. `predict_step` returns columns of the prediction table.
+    The example logs `train/loss`, `train/accuracy`, `val/loss` and `val/accuracy` at the end of each epoch. The values
+    are exact means over all samples on all processes. It also logs `train/samples_per_second` and the learning rate of
+    each parameter group (`lr`, or `lr/NAME` if there are several groups). To log more in an evaluation, override
+    `evaluation_start` and `evaluation_metrics`. The `split` is `val` or `test`. `predict_step` returns columns of the
+    prediction table.
 
         def training_step(self, batch, batch_idx):
             logits = self(batch.images)
@@ -82,8 +83,8 @@ class Task(LightningModule):
         schedulers: learning rate schedules (see `Schedule`). The factors of several schedules are multiplied.
         parameter_groups: parameters with their own learning rate or weight decay (see `ParameterGroups`).
         channels_last: store images and the convolutions of `net` in (B, H, W, C) order. The results are the same up to
-            rounding. By default, this order is used if it is faster (on CPUs with oneDNN, and in half precision) and
-            oneDNN does not compute incorrect gradients for the network.
+            rounding. By default, this order is used on CPUs with oneDNN and in half precision, where it is faster. It
+            is not used for networks for which oneDNN would compute incorrect gradients.
         compile: backend of `torch.compile` for `net`, usually `inductor` (it needs a C++ compiler on CPUs), or a dict
             of arguments, such as `mode` and `fullgraph`. Compilation does not change checkpoints.
         metrics: list or dict of torchmetrics for each evaluation. In a list, metrics are named after their classes, as
@@ -173,7 +174,7 @@ class Task(LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Clip gradients. Fused optimizers in 16-mixed precision, and shards mixed with whole tensors, are supported.
+        """Clip gradients. Fused optimizers in 16-mixed precision and partially sharded models are supported.
 
         Raises:
             UserError: if clipping by value is requested for a fused optimizer in 16-mixed precision.
@@ -257,7 +258,7 @@ class Task(LightningModule):
         (self.evaluated if evaluates else self.running).add(0, **sums)
 
     def _fills(self) -> bool:
-        """Return whether the samples of this training batch are counted in another batch (see `EpochBatches`)."""
+        """Return whether this training batch only repeats a sample of another batch (see `EpochBatches`)."""
         trainer = trainer_of(self)
         return trainer is not None and getattr(trainer.train_dataloader, "filler", False)
 
@@ -466,7 +467,7 @@ class Task(LightningModule):
         kinds = Counter(name.rpartition("/")[0] for name in exact if is_detail(name))
         for logged in (True, False):
             part = {n: v for n, v in exact.items() if (kinds[n.rpartition("/")[0]] <= MOST_PARTS) is logged}
-            # The last two options prevent a second reduction and the warning that Lightning issues without a reduction.
+            # The values are already reduced. With both options set, Lightning neither reduces them again nor warns.
             self.log_dict(part, logger=None if logged else False, sync_dist=True, rank_zero_only=True)
 
     def _step_plateaus(self) -> None:

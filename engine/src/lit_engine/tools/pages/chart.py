@@ -75,7 +75,7 @@ def legend(names: Sequence[str]) -> str:
 
 
 def choice(label: str, kind: str, names: Sequence[str], checked: Sequence[int], key: str) -> str:
-    """Return radio buttons or checkboxes. Elements with the class `KEY-2` are shown if the third box is checked."""
+    """Return radio buttons or checkboxes. Elements with the class `KEY-0` are shown if the first box is checked."""
     boxes = [
         f'<label><input type="{kind}" name="{key}" id="{key}{n}"{" checked" * (n in checked)}> {escape(name)}</label>'
         for n, name in enumerate(names)
@@ -150,7 +150,7 @@ class Axis:
         return self.start + part * (self.end - self.start)
 
     def ticks(self, most: int) -> list[float]:
-        """Return about `most` round numbers as tick values."""
+        """Return round numbers as tick values. Their number is close to `most`."""
         low, high = (10**self.low, 10**self.high) if self.log else (self.low, self.high)
         if self.log:
             decades = range(math.floor(self.low), math.ceil(self.high) + 1)

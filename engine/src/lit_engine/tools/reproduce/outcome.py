@@ -122,7 +122,7 @@ def _distance(before: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the differences between two entries in provenance.json, starting with the most likely reasons."""
+    """Return what differs between two entries in provenance.json. Changes with the most likely effects come first."""
     facts: list[dict[str, Any]] = []
     for entry in (before, now):
         data = {f"data ({split})": value[:8] for split, value in (entry.get("data") or {}).items()}

@@ -105,7 +105,7 @@ def names_of(rows: Sequence[Row]) -> list[str]:
 
 
 def labels(found: Comparison, rows: Sequence[Row]) -> list[str]:
-    """Return the legend labels of rows. Runs are labelled by their paths, and groups by the options that differ."""
+    """Return legend labels for rows. Single runs get their paths, and groups get the options that differ."""
     if not found.over:
         return names_of(rows)
     named = zip(short_names(found.keys), [_options(rows, key) for key in found.keys], strict=True)

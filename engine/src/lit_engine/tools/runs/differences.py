@@ -78,7 +78,7 @@ class Comparison:
         tasks: model classes.
 
     Raises:
-        UserError: no run has a given option or metric.
+        UserError: an option or metric in the arguments does not exist in any run.
     """
 
     def __init__(self, runs: list[Run], over: Sequence[str] = (), chosen: Sequence[str] = ()) -> None:

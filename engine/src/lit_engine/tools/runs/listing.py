@@ -41,7 +41,7 @@ def runs(args: Sequence[str]) -> int:
     """List runs and return the exit status.
 
     Raises:
-        UserError: no runs were found, or no run has a given metric.
+        UserError: no runs were found, or a metric in the arguments does not exist in any run.
     """
     options = option_parser().parse_args(list(args))
     with json_document(options.json) as document:

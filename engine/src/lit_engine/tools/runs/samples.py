@@ -124,7 +124,7 @@ def samples_of(metric: str, a: Table, b: Table) -> Samples:
 
 
 def _mean(values: Sequence[Floats], root: bool = False, is_binary: bool = False) -> Samples:
-    """Return the statistics for a mean over samples, or for the square root of a mean."""
+    """Return `Samples` for a metric that is a mean over samples, or (with `root`) the square root of a mean."""
     a, b = (np.stack([value, np.ones(len(value))], axis=1) for value in values)
     power = 0.5 if root else 1.0
     return Samples(a, b, lambda sums: (sums[..., 0] / sums[..., 1]) ** power, (values[0], values[1]), is_binary)
@@ -157,7 +157,7 @@ def _classes(kind: str, a: Table, b: Table) -> Samples:
 
 
 def _mean_ratio(above: Floats, below: Floats) -> Floats:
-    """Return the mean ratio along the last axis over the elements with a positive denominator."""
+    """Divide elementwise and average over the last axis. Elements whose denominator is not positive are ignored."""
     counted = below > 1e-12
     ratios = np.divide(above, below, out=np.zeros_like(below), where=counted)
     return ratios.sum(axis=-1) / np.maximum(counted.sum(axis=-1), 1)

@@ -132,7 +132,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, text, "application/json")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Return errors from the base class as JSON, for example for unknown methods."""
+        """Send the base class's errors as JSON. An unknown HTTP method causes such an error."""
         self._refuse(code, message or HTTPStatus(code).phrase)
 
     def _refuse(self, status: int, why: str) -> None:

@@ -59,7 +59,7 @@ def repeat(args: Sequence[str]) -> int:
         UserError: an option, the config, the data or the folder is invalid, or a run did not log its metric.
     """
     if named := [option for option, _ in pairs(args) if option in ("--run", "--run_name", "--runs_dir")]:
-        raise UserError(f"{named[0]} cannot be set: repeat chooses run names, and --dir sets the folder")
+        raise UserError(f"{named[0]} cannot be set, because `repeat` names the runs. Use --dir to set the folder")
     options, overrides = split_fit_options(option_parser(), args)
     points = _points(options.seeds, options.folds)
     over = [key for key in next(iter(points.values())) if key != "data.folds"]

@@ -49,7 +49,7 @@ class Parameter:
         raise UserError(f"parameter {self.name}: a grid needs values, integer limits, or a q_ distribution")
 
     def listed(self) -> "Parameter":
-        """Return the same parameter as a list of values for a grid search."""
+        """Return a copy of this parameter that lists all its values, for a grid search."""
         return _list(self.name, self.values())
 
     def examples(self) -> list[Any]:

@@ -88,9 +88,9 @@ class Study:
         return self.storage.get_all_trials(self.storage.get_study_id_from_name(self.name), deepcopy=False)
 
     def begin(self, trial: optuna.Trial, name: str, most: float = math.inf) -> int:
-        """Assign a number, values, and a run directory in the `name` folder to a new attempt.
+        """Give a new attempt its trial number, parameter values and run directory. Return the trial number.
 
-        The trial number is the number of trials that were stored earlier.
+        The trial number is the number of trials that were stored earlier. The directory is in the folder `name`.
 
         Raises:
             TrialEnded: `most` trials already exist. Locks do not prevent other machines from adding trials.
