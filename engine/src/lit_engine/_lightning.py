@@ -164,7 +164,7 @@ def is_between_epochs(trainer: Trainer) -> bool:
 
 
 def start_as_new(trainer: Trainer) -> None:
-    """Make a resumed fit start its next epoch with all hooks, like a new fit. Lightning 2.0 added this API.
+    """Let a resumed fit call all hooks at the start of its next epoch, like a new fit. Lightning 2.0 added this API.
 
     This calls the base class's setter, because the fit loop's own setter would also reset its inner loops.
     """

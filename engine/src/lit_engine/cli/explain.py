@@ -107,7 +107,7 @@ BASES = {
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """Return an argparse type for integers that are at least `least`."""
+    """Return an argparse type that rejects integers below `least`."""
 
     def parse(text: str) -> int:
         number = int(text)

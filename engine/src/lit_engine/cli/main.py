@@ -63,7 +63,7 @@ Other commands:
   schema       write a JSON schema of configs for your editor
   --version    print the version
 `{name} COMMAND --help` shows the options of a command."""
-# Suggested commands for the command names of other tools. A script is suggested only if the file exists.
+# Commands to suggest if a user types the name of a similar command. A script is suggested only if it exists.
 SYNONYMS = {
     **dict.fromkeys(("train", "run", "start"), "fit"),
     **dict.fromkeys(("resume", "continue"), "fit RUN"),

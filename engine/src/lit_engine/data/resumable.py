@@ -43,7 +43,7 @@ class ResumableLoader:
     """DataLoader wrapper whose order and random numbers depend only on the seed, the epoch and the index.
 
     The sampler or batch sampler stays the same, but its generator is seeded at the start of each epoch. Batches that
-    were already used are skipped without loading them. Random numbers in the dataset depend on (seed, epoch, index),
+    were already used are not loaded again. Random numbers in the dataset depend on (seed, epoch, index),
     even in workers. Random numbers in a training step depend on (seed, epoch, batch, rank). All attributes of the
     DataLoader are available.
     """
