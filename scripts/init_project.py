@@ -147,7 +147,7 @@ def check_name(name: str, paths: Iterable[str]) -> None:
 
 
 def generate(sources: Mapping[str, bytes], name: str, keep: tuple[str, ...], commit: str) -> dict[str, bytes]:
-    """Return the content of the project's files by path."""
+    """Return the contents of the project's files, keyed by path."""
     old = next(PurePosixPath(path).parts[1] for path in sources if re.fullmatch(r"src/\w+/__main__\.py", path))
     kept = {path: file for path, file in sources.items() if any(belongs(path, f, f"src/{old}") for f in keep)}
     kept |= {path.removeprefix(OWN_FILES): file for path, file in sources.items() if path.startswith(OWN_FILES)}

@@ -18,7 +18,7 @@ def build_wheel(files: Mapping[str, bytes]) -> tuple[str, bytes]:
     """Build the library's wheel.
 
     Args:
-        files: Content of the template's files by path.
+        files: Contents of the template's files, keyed by path.
 
     Returns:
         The file name and the content of the wheel.

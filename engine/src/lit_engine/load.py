@@ -1,4 +1,4 @@
-"""Loads a run's task and data, and creates a trainer, for predictions in Python code or a server."""
+"""Loads a run's task and data and creates a trainer, so that Python code and servers can compute predictions."""
 
 import sys
 import warnings

@@ -86,7 +86,7 @@ def _version(package: str) -> str | None:
 
 
 def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
-    """Return a patch for `git apply` that turns the commit into the running code, and the paths of the changed files.
+    """Return the changes since the commit as a patch for `git apply`, and the list of changed files.
 
     The patch includes all changes to tracked files, and small new source files in src/ and configs/. Omitted new files
     are listed in the first lines of the patch. The repository itself is not changed.

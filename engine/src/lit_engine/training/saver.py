@@ -269,7 +269,7 @@ class Saver(Callback):
         set_loop_counters(self._counters, moment)
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
-        """Return whether gradients are being accumulated. If so, delay a stop, because gradients are not saved."""
+        """Return whether gradients are being accumulated. They are not saved, so training then stops later."""
         last = trainer.is_last_batch
         self._trained = True
         within = ready_batches(trainer) % accumulation_steps(trainer) != 0 and not last

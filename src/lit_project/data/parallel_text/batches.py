@@ -146,7 +146,7 @@ def _divisible(bounds: list[int], count: int) -> list[int]:
         largest = int(np.argmax(np.diff(bounds)))
         bounds.insert(largest + 1, (bounds[largest] + bounds[largest + 1]) // 2)
     if len(set(bounds)) < len(bounds):
-        raise DataError(f"{bounds[-1]} pairs are too few for an equal number of batches on {count} processes")
+        raise DataError(f"{count} processes cannot get the same number of batches from only {bounds[-1]} pairs")
     return bounds
 
 

@@ -127,7 +127,7 @@ class Tatoeba(CarvedData):
     """Short everyday sentences from Tatoeba, many of which have several translations.
 
     The September 2017 release has 142,787 pairs. You can place the file `fra-eng.zip`, `fra-eng.txt` or `fra.txt`
-    (`english<TAB>french`) from any release in `root/tatoeba/`. If none of these files exists, the archive is downloaded.
+    (`english<TAB>french`) from any release in `root/tatoeba/`. If no such file exists, the archive is downloaded.
 
     Args:
         val_size: approximate number of validation pairs.

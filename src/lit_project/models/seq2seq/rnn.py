@@ -111,7 +111,7 @@ class RNNDecoder(nn.Module):
     The sizes are E for embeddings, H for hidden states, D for source states, and O for the output layer's input.
     """
 
-    FEEDS: ClassVar[bool]  # whether contexts are inputs of the RNN, and embedded tokens are inputs of `combine`
+    FEEDS: ClassVar[bool]  # whether the RNN also gets contexts; `combine` then also gets embedded tokens
 
     def __init__(
         self,

@@ -112,7 +112,7 @@ def _log_probabilities(logits_BV: Tensor, tokens_BT: Tensor, last_B: Tensor, opt
 
 @torch.no_grad()
 def greedy(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decoding) -> list[list[Hypothesis]]:
-    """Select the most likely token in each step, up to `limits_B` tokens including EOS."""
+    """Select the most likely token at each step, up to `limits_B` tokens including EOS."""
     size, device = len(memory.states), memory.states.device
     state = net.start(memory)
     tokens_BT = torch.full((size, int(limits_B.max()) + 1), BOS, device=device)

@@ -127,7 +127,7 @@ class Translations(Callback):
                 self._draw_epoch(trainer, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw attention maps of the last epoch, which is not known in advance if training may stop early."""
+        """Draw attention maps after the last epoch, because early stopping may end training in any epoch."""
         self._draw_epoch(trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -173,7 +173,7 @@ def _rows(trainer: Trainer, task: Any) -> list[Row]:
 
 
 def rank_samples(rows: Sequence[Row], samples: int, language: str = "en") -> dict[str, list[tuple[float, Row]]]:
-    """Return the best, worst and random translations with their smoothed sentence BLEU.
+    """Return the best and worst translations and a random selection, with their smoothed sentence BLEU.
 
     The random samples depend only on the evaluated sentences, so checkpoints can be compared.
     """

@@ -27,7 +27,7 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class Samples:
-    """N samples with K classes. Each row contains a sample's id, fold, index in `predictions.csv` and description.
+    """N samples with K classes. Each row contains a sample's id, fold, description, and index in `predictions.csv`.
 
     `probabilities` `(N, K)` are averaged over the seeds. `features` `(N, D)` are the inputs of the last linear layer of
     one network, or None if the network has no such layer. `runs` contains the directory of each fold's first run.

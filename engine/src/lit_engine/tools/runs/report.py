@@ -14,7 +14,7 @@ from lit_engine.tools.runs.columns import Column, columns_of, labels, number, sh
 from lit_engine.tools.runs.differences import Comparison, Row, mean_sd
 
 CHANGES = 6  # maximum number of gains and maximum number of losses
-PANELS = 4  # maximum number of metrics in the scatter plots, and of metrics whose curves are visible initially
+PANELS = 4  # maximum number of scatter plots, and of initially visible curve plots
 POINTS = 100  # maximum number of points per curve
 X = ("epoch", "step", "minutes")
 ROUNDING = 1e-5  # smaller changes are float32 rounding errors
