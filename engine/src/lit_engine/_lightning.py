@@ -419,7 +419,7 @@ def has_layer_sync(strategy: Any) -> bool:
 
 
 def process_loaders(strategy: Any, process: Any) -> None:
-    """Apply a function to each dataloader of a fit or an evaluation, after Lightning has set its sampler."""
+    """Apply a function to each dataloader after Lightning has set the sampler."""
     original = strategy.process_dataloader
     strategy.process_dataloader = lambda loader: process(original(loader))
 

@@ -48,7 +48,7 @@ class Average(WeightAveraging):
 class EMA(Average):
     """Exponential moving average of the weights (Tarvainen & Valpola 2017).
 
-    Each step changes the average a to d a + (1 - d) w, where w denotes the current weights. After n steps, d is the
+    Each step updates the average `a` to d a + (1 - d) w, where w denotes the current weights. After n steps, d is the
     minimum of `decay` and (1 + n) / (10 + n), as in TensorFlow's `ExponentialMovingAverage`. With a constant d of
     0.999, as in Lightning's `EMAWeightAveraging`, the initial weights would dominate the average for hundreds of steps.
 

@@ -301,7 +301,7 @@ class LitCLI(ParsingCLI):
     def subcommands() -> dict[str, set[str]]:
         """Map each subcommand to the arguments of its Trainer method that are unavailable on the command line."""
         common = {"model", "dataloaders", "datamodule", "weights_only", "verbose", "return_predictions"}
-        # `fit` has no option ckpt_path, because `--ckpt_path last` would silently train from scratch in a new process.
+        # `fit` has no `--ckpt_path` option, because `last` would silently train from scratch in a new process.
         fit = {*common, "train_dataloaders", "val_dataloaders", "ckpt_path"}
         return {"fit": fit, "validate": common, "test": common, "predict": common}
 

@@ -1,4 +1,4 @@
-"""Exact means over batches, micro-batches and processes, and a stopwatch that measures the training time."""
+"""Computes exact means over batches, micro-batches and processes, and measures the training time."""
 
 from time import perf_counter
 from typing import Any
@@ -73,7 +73,7 @@ class Totals:
         return added
 
     def means(self) -> dict[str, float]:
-        """Return the mean (sum / count) of each name in this process."""
+        """Return this process's means, which are the sums divided by the count."""
         count = int(self.count)
         return {name: value.item() / count for name, value in self.sums.items()} if count else {}
 
@@ -100,7 +100,7 @@ def totals_of(module: LightningModule) -> Totals | None:
 
 
 def _wide(device: torch.device) -> torch.dtype:
-    """Return float64, because float32 sums lose digits over a million additions. MPS only supports float32."""
+    """Return float64, or float32 on MPS, which lacks float64. Long float32 sums lose digits."""
     return torch.double if device.type != "mps" else torch.float
 
 

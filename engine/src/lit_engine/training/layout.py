@@ -117,7 +117,7 @@ def is_wrong_in_channels_last(layer: nn.Module) -> bool:
 
 
 def order_as_weights(optimizer: Optimizer) -> None:
-    """Convert an optimizer's state to the memory format of the weights. Fused optimizers require equal formats.
+    """Convert an optimizer's state to the memory format of the weights. Fused optimizers require this.
 
     State saved on a different device or in a different precision may have a different format. With such state, torch's
     fused optimizers fail on a GPU, and combine the wrong elements on a CPU.

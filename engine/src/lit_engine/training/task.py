@@ -220,7 +220,7 @@ class Task(LightningModule):
         return load_module(cls, checkpoint_path, map_location, strict, **kwargs)
 
     def step(self, mean: Tensor, count: int | Tensor, **sums: Tensor) -> Tensor:
-        """Add a batch to the means of the epoch or evaluation, and return the loss for `training_step`.
+        """Include a batch in the metrics of the epoch or evaluation, and return the loss for `training_step`.
 
         Args:
             mean: scalar mean loss over the samples or tokens of this batch.

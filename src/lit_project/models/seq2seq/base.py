@@ -1,4 +1,4 @@
-"""The interface of sequence-to-sequence models for tasks and beam search."""
+"""The interface that tasks and beam search use to call sequence-to-sequence models."""
 
 from typing import Any, ClassVar, NamedTuple
 

@@ -167,7 +167,7 @@ def _render_file(file: Path, folder: Path | None) -> tuple[str, str]:
 
 
 def samples(images: Iterable[tuple[bytes, str]]) -> str:
-    """Return small images side by side. Each image is the content of a PNG file with a caption of one or more lines."""
+    """Return small images side by side, given as pairs of PNG data and a caption with one or more lines."""
     shown = "".join(
         f'<figure><img alt="{escape(caption)}" src="{embed_png(image)}">'
         f"<figcaption>{escape(caption)}</figcaption></figure>"

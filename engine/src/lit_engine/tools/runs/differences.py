@@ -156,7 +156,7 @@ def _known(what: str, names: Sequence[str], known: Iterable[str]) -> None:
 def find_differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
     """Return the keys whose values differ.
 
-    An option that only some runs have is included only if it is a class in a list, such as a callback. In other cases,
+    If only some runs have an option, it is included only if it is a class in a list, such as a callback. Otherwise,
     the class that the option belongs to is already included, or an older version lacked the option.
     """
     found: list[str] = []

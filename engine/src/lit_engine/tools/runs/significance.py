@@ -75,8 +75,8 @@ def resample(a: Floats, b: Floats, score: Score, resamples: int = 10_000, seed: 
 
     The p-value comes from approximate randomization. Each trial swaps the outputs of a random half of the samples.
     Unlike sacrebleu, the p-value also counts trials whose difference equals the observed difference, so p = 1 for equal
-    outputs. The interval limits are percentiles of the paired bootstrap. The bootstrap p-value of sacrebleu is too
-    small (11 % false positives in a simulation with 40 samples), so it does not determine the verdict.
+    outputs. The interval limits are percentiles of the paired bootstrap. sacrebleu's bootstrap p-value is not used,
+    because it is too small (11 % false positives in a simulation with 40 samples).
 
     Args:
         a: statistics `(N, K)` of all samples for model A.

@@ -187,7 +187,7 @@ def _rows(tables: Sequence[Table], shown: Sequence[int]) -> str:
 
 
 def _labels(tables: Sequence[Table]) -> tuple[str, str]:
-    """Return the shortest final parts of two runs' paths that differ, to be used as labels."""
+    """Return labels for two runs. They consist of as few final parts of the paths as necessary to differ."""
     a, b = (one.run.path.parts for one in tables)
     same = next((n for n in range(min(len(a), len(b))) if a[-1 - n] != b[-1 - n]), max(len(a), len(b)))
     return "/".join(a[-1 - same :]), "/".join(b[-1 - same :])

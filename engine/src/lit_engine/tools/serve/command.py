@@ -66,7 +66,7 @@ def serve(args: Sequence[str]) -> int:
 
 
 class Server(ThreadingHTTPServer):
-    """An HTTP server whose requests share a predictor and a page."""
+    """An HTTP server with a predictor and a page, which all requests share."""
 
     allow_reuse_address = os.name == "posix"  # on Windows, two servers could use the same port
     predictor: "Predictor"

@@ -32,7 +32,7 @@ class TrialEnded(Exception):
 
 
 class Trial(NamedTuple):
-    """A trial as the user sees it. All attempts of a trial are combined."""
+    """A trial as the user sees it, with all attempts combined."""
 
     number: int
     state: str  # finished, stopped early (by hyperband), failed, running, stopped, killed, or not started
