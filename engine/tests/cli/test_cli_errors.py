@@ -41,9 +41,9 @@ CASES = {
     f"{Q} --trainer.callbacks+=EarlyStoping": ["did you mean lightning.pytorch.callbacks.EarlyStopping"],
     f"{Q} --trainer.callbacks.monitor=val/accuracy": ["trainer.callbacks.monitor", "the last element of a list"],
     f"{Q} --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/accuracy": [
-        "EarlyStopping monitors val/accuracy without a mode: set max"  # Lightning's default is min
+        "EarlyStopping monitors val/accuracy without a mode: set its mode to max"  # Lightning's default is min
     ],
-    f"{Q} -c stops.yaml": ["EarlyStopping monitors val/accuracy without a mode: set max"],
+    f"{Q} -c stops.yaml": ["EarlyStopping monitors val/accuracy without a mode: set its mode to max"],
     f"{Q} --trainer.gradient_clip_val=-1": ["trainer.gradient_clip_val must not be negative, got -1"],
     f"{Q} --trainer.accumulate_grad_batches=0": ["trainer.accumulate_grad_batches must be at least 1, got 0"],
     f"{Q} --trainer.deterministic=true --trainer.benchmark=true": ["deterministic has no effect", "benchmark=false"],

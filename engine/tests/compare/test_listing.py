@@ -32,6 +32,11 @@ def test_the_main_metric_of_the_task_is_shown_next_to_the_monitored_one(make_run
     assert line.split("  ")[-3:] == ["val/loss 0.3000", "val/accuracy 0.8000", "test/accuracy 0.9000"]
 
 
+def test_a_plain_module_with_another_test_metric(make_run, printed):
+    (make_run("a") / "metrics.json").write_text('{"test": {"test_f1": 0.5}}')
+    assert printed("runs").splitlines()[1].endswith("test_f1 0.5000")
+
+
 def test_runs_are_sorted_by_time_name_or_metric(make_run, printed):
     make_run("c", (0.2,), test={"test/accuracy": 0.5}, time="2026-11-20T00:00:00+00:00")
     make_run("a", (0.6,), test={"test/accuracy": 0.9}, time="2026-11-22T00:00:00+00:00")

@@ -37,7 +37,7 @@ def test_stratified_split_holds_out_each_class_in_its_proportion_to_within_one_s
     for label in (3, 7, 0, 9):
         due = LABELS.eq(label).sum().item() * val_size / 60
         assert abs(LABELS[val].eq(label).sum().item() - due) <= 1
-    with pytest.raises(DataError, match="cannot split off 61 of 60 samples"):
+    with pytest.raises(DataError, match="cannot split off 61 of 60 samples: reduce val_size"):
         stratified_split(LABELS, 61)
 
 

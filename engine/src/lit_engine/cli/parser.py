@@ -376,7 +376,10 @@ class LitCLI(ParsingCLI):
                  if isinstance(one, Namespace) and one.class_path.endswith("EarlyStopping")]  # fmt: skip
         lowest = [arguments.monitor for arguments in every if arguments.mode == "min"]
         if lowest and sum(len([*filter(STOPPING_MODE.fullmatch, one)]) for one in self.given_options) < len(every):
-            raise UserError(f"EarlyStopping monitors {lowest[0]} without a mode: set max (higher is better) or min")
+            message = (
+                f"EarlyStopping monitors {lowest[0]} without a mode: set its mode to max (higher is better) or min"
+            )
+            raise UserError(message)
 
     def changed(self) -> dict[str, list[Any]]:
         """Return the options that overlays or the command line have changed from the first config.

@@ -355,5 +355,5 @@ def folds_of(labels: Tensor, folds: int) -> Tensor:
 
 def _order(size: int, val_size: int) -> Tensor:
     if not 0 <= val_size <= size:
-        raise DataError(f"cannot split off {val_size} of {size} samples")
+        raise DataError(f"cannot split off {val_size} of {size} samples: reduce val_size or test_size")
     return torch.randperm(size, generator=torch.Generator().manual_seed(derive(SPLIT_SEED, size)))

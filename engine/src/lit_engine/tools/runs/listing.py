@@ -9,7 +9,7 @@ from typing import Any
 
 from lit_engine.cli.explain import OptionParser
 from lit_engine.errors import UserError, did_you_mean
-from lit_engine.run.metric_names import counterpart, get_stage, strip_stage
+from lit_engine.run.metric_names import counterpart, get_stage, is_detail, strip_stage
 from lit_engine.tools.json_output import HELP, json_document, run_entry
 from lit_engine.tools.pages.html import Cell
 from lit_engine.tools.runs.columns import Column, duration, in_terminal, number
@@ -75,7 +75,7 @@ def _columns(found: Sequence[Run], chosen: Sequence[str]) -> list[Column]:
     metrics = [
         Column("best", [_named(run, run.monitor or "loss", "val") for run in found], 2),
         Column("validation", [_named(run, name, "val") for run, name in zip(found, headline, strict=True)], 3),
-        Column("test", [_named(run, run.headline or run.monitor or "loss", "test") for run in found], 1),
+        Column("test", [_tested(run) for run in found], 1),
     ]
     return [*columns, *(column for column in metrics if any(column.cells))]
 
@@ -93,6 +93,12 @@ def _quality(run: Run, name: str) -> float:
 def _value(run: Run, name: str, stage: str) -> Cell:
     found = counterpart(name, stage, run.metrics)
     return (number(run.metrics[found]), run.metrics[found]) if found else ("", None)
+
+
+def _tested(run: Run) -> str:
+    """Return the name and value of the main metric in `test`, or of the first test metric of a plain module."""
+    others = [name for name in run.metrics if get_stage(name) == "test" and not is_detail(name)]
+    return _named(run, run.headline or run.monitor or "loss", "test") or _named(run, next(iter(others), None), "test")
 
 
 def _named(run: Run, name: str | None, stage: str) -> str:
