@@ -1,7 +1,7 @@
 """Families of examples, from which `init_project.py` assembles a project.
 
 Each family has glob patterns for its own files. If families share a file, keys identify the lines of each family. In a
-pattern, `PACKAGE` stands for the package folder, and `*` also matches slashes. A key is the first word of a line, with
+pattern, `PACKAGE` matches the package folder, and `*` also matches slashes. A key is the first word of a line, with
 or without quotes. A line with a key is removed unless the project keeps a family that lists this key. Files that match
 no pattern stay in the template.
 

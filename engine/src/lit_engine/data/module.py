@@ -78,7 +78,7 @@ class SplitData(LightningDataModule):
         seed: seed for the order of the training samples. Default: the seed set by `seed_everything`.
         global_batch_size: number of samples per optimizer step, which replaces `batch_size`. The size must be divisible
             by processes × micro-batches. A step uses the same samples for any number of processes and micro-batches.
-        folds: number of folds, one of which is the test split. Data modules must use `hold_out` to support folds.
+        folds: number of folds. One fold is the test split. Data modules must use `hold_out` to support folds.
         fold: index of the test fold, counted from 0.
         sampling: draw the training samples of each epoch with replacement. `balanced` draws all classes equally often.
             A dict sets the weight of each class (1 if omitted), so samples of a class with weight 3 are drawn three

@@ -33,7 +33,7 @@ def weights_for(sampling: str | Mapping[str, float], data: Any, size: int, class
 
     Args:
         sampling: `balanced`, a dict from class names to weights (1 if omitted), or a file with one weight per line.
-        data: training split: tensors, the last of which contains the classes, or a dataset with a `targets` attribute.
+        data: training split, as a tuple of tensors that ends with the classes, or as a dataset with `targets`.
         size: number of training samples.
         class_names: names of the classes. Default: their numbers.
 

@@ -124,7 +124,7 @@ class ParallelText(CarvedData):
 
 
 class Tatoeba(CarvedData):
-    """Short everyday sentences from Tatoeba, many of which have several translations.
+    """Short everyday sentences from Tatoeba. Many sentences have several translations.
 
     The September 2017 release has 142,787 pairs. You can place the file `fra-eng.zip`, `fra-eng.txt` or `fra.txt`
     (`english<TAB>french`) from any release in `root/tatoeba/`. If no such file exists, the archive is downloaded.
