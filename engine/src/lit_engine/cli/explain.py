@@ -183,7 +183,10 @@ def _option_meant(reason: str, parser: Any) -> str:
     options = list_option_strings(parser)
     dashed = re.findall(r"(?<!\S)--?\w[\w.]*", reason)
     if dashed:
-        return "" if dashed[0] in options else did_you_mean(dashed[0], options)
+        from lit_engine.cli.options import SHORT  # imports this module
+
+        short = [f"--{name}" for name in SHORT] if f"--{SHORT['epochs']}" in options else []
+        return "" if dashed[0] in options else did_you_mean(dashed[0], [*options, *short])
     if config := re.search(r"\S+\.ya?ml$", reason):
         return f"; did you mean -c {config[0]}?"
     top = quoted[-1].partition(".")[0]  # a top-level key of a config
