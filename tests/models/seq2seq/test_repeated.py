@@ -55,7 +55,9 @@ def test_recurrent_layers_are_those_of_torch(cell, layers):
         assert close(ours, theirs.transpose(0, 1), 1e-12)
 
 
-@pytest.mark.parametrize("name", ["gru, additive, deep", "lstm, additive, both ways", "gru, location, zero"])
+@pytest.mark.parametrize(
+    "name", ["gru, additive, deep", "lstm, additive, both ways", "gru, location, zero", "transformer"]
+)
 def test_gradients_in_bfloat16_are_near_those_in_float32(name):
     net = make(name).float()
     gradients = []

@@ -1,6 +1,7 @@
 """A small sequence-to-sequence Transformer, built from the layers of `torch.nn`."""
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -43,7 +44,11 @@ def attend(
     query, key, value = (
         x.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for x in (query_BTD, *seen_BSX.chunk(2, dim=-1))
     )
-    attended = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal)
+    float32 = query.device.type == "cpu" and query.dtype == torch.bfloat16
+    with torch.autocast("cpu", enabled=False) if float32 else nullcontext():
+        if float32:  # On most CPUs, the backward pass of attention in bfloat16 takes 4 to 9 times as long.
+            query, key, value = query.float(), key.float(), value.float()
+        attended = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal).to(query_BTD.dtype)
     weights_BTS = None
     if need_weights:
         assert mask is not None
