@@ -357,6 +357,23 @@ def test_shorten_steps(kind, trainer, monkeypatch):
     assert len(inspected) == steps + 1
 
 
+def test_quick_module_stores_only_the_name_of_the_hook(trainer, monkeypatch):
+    class Quick(_lightning.QuickModule, Module):
+        pass
+
+    slow, quick, names = [], Quick(), []
+    quick.on_before_zero_grad = lambda optimizer: names.append(quick._current_fx_name)
+    set_attribute = torch.nn.Module.__setattr__
+    monkeypatch.setattr(
+        torch.nn.Module, "__setattr__", lambda self, name, value: slow.append(name) or set_attribute(self, name, value)
+    )
+    trainer(max_steps=1, limit_val_batches=0).fit(quick)
+    assert names == ["on_before_zero_grad"]
+    assert "_current_fx_name" not in slow
+    quick.new = torch.nn.Parameter(torch.zeros(1))
+    assert "new" in dict(quick.named_parameters())
+
+
 LAZY = """
 import sys
 from lit_engine._torchmetrics import import_lazily

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torchmetrics import Metric
 
 from lit_engine._lightning import (
+    QuickModule,
     has_validated,
     is_compiled,
     loss_scale,
@@ -58,7 +59,7 @@ def no_optimizer(parameters: Any) -> Any:
     raise UserError("a task from load_from_checkpoint has no optimizer: pass one as optimizer=…")
 
 
-class Task(LightningModule):
+class Task(QuickModule):
     """Base class of tasks. A subclass implements three step methods, and the task logs exact means over all samples.
 
     The example logs `train/loss`, `train/accuracy`, `val/loss` and `val/accuracy` at the end of each epoch. The values
