@@ -117,8 +117,9 @@ def template_files() -> tuple[dict[str, bytes], str]:
     """
     if (ROOT / ".git").exists():
         if changed := git(ROOT, "status", "--porcelain"):
-            first = changed.splitlines()[0][3:]
-            raise TemplateError(f"{ROOT} has uncommitted changes ({first}): commit them, or run `git stash -u`")
+            names = [line[3:] for line in changed.splitlines()]
+            named = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            raise TemplateError(f"{ROOT} has uncommitted changes ({named}): commit them, or run `git stash -u`")
         listed, commit = git(ROOT, "ls-files", "-z"), git(ROOT, "rev-parse", "--verify", "HEAD")
     else:
         with tempfile.TemporaryDirectory() as folder:

@@ -300,8 +300,13 @@ def test_the_smallest_project_is_read_in_an_afternoon(made):
 
 def test_a_template_with_changes_is_refused_and_an_unpacked_archive_has_no_commit(tmp_path):
     template = checkout(tmp_path / "template")
-    (template / "src" / "new.py").touch()
-    refused(run(template / "scripts" / "init_project.py", "kite_lab"), "uncommitted changes", "src/new.py", "stash")
+    for number in range(5):
+        (template / "src" / f"new{number}.py").touch()
+    refused(
+        run(template / "scripts" / "init_project.py", "kite_lab"),
+        "uncommitted changes (src/new0.py, src/new1.py, src/new2.py and 2 more)",
+        "stash",
+    )
     shutil.rmtree(template / ".git")
     (template / "src" / "__pycache__").mkdir()
     (template / "src" / "__pycache__" / "x.pyc").touch()

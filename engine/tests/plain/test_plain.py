@@ -145,7 +145,10 @@ def test_every_command_works(lit, name):
     assert result.status == 0, result.err
     assert "differs from `forward`" in result.out
     for file in ("index.html", "README.md"):
-        assert all(strip_stage(metric) in (run / file).read_text() for metric in (*kind.fit, *kind.test))
+        text = (run / file).read_text()
+        assert all(strip_stage(metric) in text for metric in (*kind.fit, *kind.test))
+        assert "predict --run" in text
+        assert "serve" not in text  # would fail
     listed = lit("runs").out
     assert not kind.monitor or f"{find_metric(kind.monitor, kind.fit)} {number(fit['best ' + kind.monitor])}" in listed
 
