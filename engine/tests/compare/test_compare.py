@@ -260,8 +260,8 @@ def test_classes_and_lengths_that_gained_and_lost_most(make_run, say):
     same = ("11–15", 9.0, rounded, rounded - 9.0)
     assert found["bleu by length"] == [("6–10", 30.0, 35.0, 5.0), same, ("1–5", 40.0, 39.0, -1.0)]
     out = say("compare runs")[1]
-    assert "class accuracy from a to b: gained: c19 +0.2250, c18 +0.2000, c17 +0.1750; lost: c0 -0.2500," in out
-    assert "bleu by length from a to b: gained: 6–10 +5.0000; lost: 1–5 -1.0000\n" in out
+    assert "class accuracy from a to b: up: c19 +0.2250, c18 +0.2000, c17 +0.1750; down: c0 -0.2500," in out
+    assert "bleu by length from a to b: up: 6–10 +5.0000; down: 1–5 -1.0000\n" in out
 
 
 def test_curves_of_a_group_are_the_mean_where_all_runs_have_a_value(make_run):

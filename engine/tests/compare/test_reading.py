@@ -12,7 +12,15 @@ from filelock import FileLock
 from lit_engine.errors import RunError
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import options_of
+from lit_engine.tools.notify import select_main_metrics
 from lit_engine.tools.runs.reading import Run, read_runs
+
+
+def test_counts_are_no_main_metrics(make_run):
+    run = make_run("a")
+    (run / "metrics.csv").unlink()
+    (run / "metrics.json").write_text('{"fit": {"epochs": 3, "steps": 30, "seconds": 9.5, "train/loss": 0.1}}')
+    assert select_main_metrics(RunDir(run)) == {"train/loss": 0.1}
 
 
 @pytest.mark.parametrize(

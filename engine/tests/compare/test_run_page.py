@@ -87,6 +87,23 @@ def test_what_cannot_be_written_costs_the_page_alone(make_run, capsys):
     assert [line[:28] for line in err.splitlines()] == ["warning: no page was written"] * 2
 
 
+def test_the_time_per_epoch_of_a_fork_excludes_the_epochs_of_its_parent(make_run):
+    fork = {"run": "runs/x/parent", "checkpoint": "last.ckpt", "epochs": 2, "step": 20}
+    run = make_run("child", (0.5, 0.4, 0.3, 0.2, 0.1), fork=fork)  # 90 s for three epochs
+    write(run)
+    assert "30 s per epoch" in (run / "index.html").read_text()
+
+
+def test_sections_of_a_page_have_different_anchors(make_run):
+    run = make_run("a", test={"confusion": {"x": {"x": 3, "y": 1}, "y": {"x": 2, "y": 4}}})
+    sections = json.loads((run / "metrics.json").read_text())
+    (run / "metrics.json").write_text(json.dumps({**sections, "val": sections["test"]}))
+    write(run)
+    anchors = re.findall(r' id="([^"]+)"', (run / "index.html").read_text())
+    assert any(anchor.endswith("most-confused") for anchor in anchors)
+    assert len(anchors) == len(set(anchors))
+
+
 def test_the_model_card_is_one_of_the_hub_with_results_and_counts(make_run):
     run = make_run("a", test={"test/accuracy": 0.75, "test/samples": 40, "task": "image-classification"})
     write(run)

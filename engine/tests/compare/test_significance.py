@@ -173,6 +173,14 @@ def test_scores_of_a_regression_are_those_of_scikit_learn(make_run, say):
     assert first_score(say, "rmse/u") == pytest.approx(metrics.root_mean_squared_error(true[:, 0], found[0][:, 0]))
 
 
+def test_columns_of_the_input_do_not_change_what_is_compared(make_run, say):
+    header = "index,source,labels,target_price,prediction,target"
+    for name, prediction in (("a", 2), ("b", 1)):
+        write(make_run(name), header, [f"{i},web,cat,9,{prediction if i else 0},{i % 2}" for i in range(6)])
+    assert first_score(say, "accuracy") == pytest.approx(1 / 6)  # the first sample of six
+    assert first_score(say, "mse") == pytest.approx(np.mean([0, 1, 4, 1, 4, 1]))
+
+
 def test_the_columns_of_the_page_are_labelled_with_the_names_of_the_runs(make_run, say):
     for name, prediction in (("a/1", 0), ("b/1", 1)):
         write(make_run(name), "index,prediction,target", [f"0,{prediction},1", "1,1,1"])
@@ -240,6 +248,10 @@ def test_folds_are_paired_and_their_seeds_averaged(make_run, say):
         ("a a --test val/accuracy", "use --test accuracy"),
         ("a pair --test loss", "at least two common seeds or folds"),
         ("a a --test accuracy --csv t.csv", "--csv cannot be used with --test"),
+        ("a a --test accuracy/cat", "--test accuracy/cat cannot be computed from predictions"),
+        ("a a --test mse/height", "--test mse/height cannot be computed from predictions"),
+        ("nan nan --test mae", "the predictions of runs/x/nan are not finite in prediction"),
+        ("pair bad --test loss", "loss is not finite in runs/x/pair/1 or runs/x/bad/1: 0.7 and nan"),
     ],
 )  # fmt: skip
 def test_mistakes_are_explained(make_run, say, command, message):
@@ -247,9 +259,11 @@ def test_mistakes_are_explained(make_run, say, command, message):
     write(make_run("other"), "index,prediction,target", ["0,0,0", "1,1,1"])
     write(make_run("short"), "index,prediction,target", ["0,0,0"])
     write(make_run("bare"), "index,error", ["0,0.5", "1,0.25"])
+    write(make_run("nan"), "index,prediction,target", ["0,nan,0", "1,1,0"])
     make_run("none"), make_run("pair/1", seed=1), make_run("pair/2", seed=2)
+    make_run("bad/1", seed=1, test={"test/loss": math.nan}), make_run("bad/2", seed=2)
     words = [
-        f"runs/x/{word}" if word in ("a", "bare", "none", "other", "short", "pair") else word
+        f"runs/x/{word}" if word in ("a", "bad", "bare", "nan", "none", "other", "short", "pair") else word
         for word in command.split()
     ]
     status, _, err = say(" ".join(["compare", *words]))

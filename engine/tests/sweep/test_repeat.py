@@ -18,7 +18,7 @@ import yaml
 
 from helpers import TINY
 from lit_engine.tools.runs.columns import number
-from lit_engine.tools.sweep import command, worker
+from lit_engine.tools.sweep import command, repeat, worker
 
 QUICK = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --trainer.limit_train_batches=2"
 
@@ -160,6 +160,20 @@ def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline):
     of_fold = [np.mean([hit for hit, row in zip(right, rows, strict=True) if row["fold"] == str(k)]) for k in range(3)]
     assert of_fold == pytest.approx(list(accuracy["values"].values()), rel=1e-5)
     assert {row["seed"] for row in rows} == {"42"}
+
+
+def test_a_column_of_the_data_named_fold_or_seed_is_kept(tmp_path):
+    (tmp_path / "run" / "predictions").mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").write_text("seed_everything: 7\n")
+    (tmp_path / "run" / "predictions" / "test.csv").write_text("index,fold,seed,prediction\n0,9,,1\n1,8,5,0\n")
+    trial = SimpleNamespace(run=tmp_path / "run", values={"data.fold": 2})
+    repeat._write_predictions(tmp_path / "predictions.csv", [trial])
+    rows = [*csv.reader((tmp_path / "predictions.csv").read_text().splitlines())]
+    assert rows == [
+        ["fold", "seed", "index", "input/fold", "input/seed", "prediction"],
+        ["2", "7", "0", "9", "", "1"],
+        ["2", "7", "1", "8", "5", "0"],
+    ]
 
 
 @pytest.mark.parametrize(

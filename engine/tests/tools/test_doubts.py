@@ -10,6 +10,7 @@ import torch
 
 from helpers import TINY
 from lit_engine.data.corrections import sample_ids
+from lit_engine.tools.doubts.page import _cell
 from lit_engine.tools.doubts.statistics import NEAR, find_label_errors, find_near_duplicates
 from toy.data import Digits
 
@@ -142,6 +143,11 @@ def test_wrong_labels_are_listed_and_corrected(lit, repeated):
     assert (again.status, again.err) == (
         2, f"error: {DOUBTS} contains corrections or other data: rename it, or choose another --csv FILE\n"
     )  # fmt: skip
+
+
+def test_line_numbers_are_shown_with_all_digits():
+    assert _cell(123456) == ("123456", 123456)
+    assert _cell(0.123456) == ("0.1235", 0.123456)
 
 
 @pytest.mark.parametrize(

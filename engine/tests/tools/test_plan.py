@@ -69,6 +69,12 @@ def test_length(lit, options, length):
     assert (found["epochs"], found["steps"], found["validations"]) == length
 
 
+def test_only_the_first_process_prints_json(lit, monkeypatch):
+    monkeypatch.setattr("lit_engine.tools.plan.is_first", lambda: False)
+    result = lit(FIT, "--plan --json --trainer.max_epochs=2")
+    assert (result.status, "{" in result.out) == (0, False)
+
+
 def test_lines_and_no_run(lit, workspace):
     result = lit(FIT, "--plan --trainer.max_epochs=2")
     assert result.status == 0

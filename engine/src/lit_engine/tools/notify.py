@@ -21,7 +21,7 @@ from urllib.request import Request, urlopen
 from lit_engine.project import program
 from lit_engine.run.directory import RunDir
 from lit_engine.run.metric_names import get_stage, strip_stage
-from lit_engine.tools.runs.reading import Run
+from lit_engine.tools.runs.reading import FACTS, Run
 
 SECONDS = 3.0  # time limit for all URLs together
 TEAMS = (".webhook.office.com", ".logic.azure.com", ".powerplatform.com")
@@ -73,7 +73,7 @@ def select_main_metrics(run: RunDir) -> dict[str, float]:
         found = Run.read(run.path)
         stages = ("test", "val", "train")
         rank = {name: (strip_stage(name) != found.headline, strip_stage(name) != "loss", stages.index(get_stage(name)))
-                for name, value in found.metrics.items() if math.isfinite(value)}  # fmt: skip
+                for name, value in found.metrics.items() if math.isfinite(value) and name not in FACTS}  # fmt: skip
         return {name: found.metrics[name] for name in sorted(rank, key=lambda name: rank[name])[:3]}
     return {}
 

@@ -15,7 +15,7 @@ from lit_engine._lightning import limit_loops, reconfigure, skip_sanity_check
 from lit_engine.callbacks.progress import ProgressLines
 from lit_engine.callbacks.record import MetricsCSV
 from lit_engine.data.module import accumulation_steps
-from lit_engine.distributed.processes import measure_peak_memory, print_once
+from lit_engine.distributed.processes import is_first, measure_peak_memory, print_once
 from lit_engine.errors import UserError
 from lit_engine.session import Session, accumulating
 from lit_engine.tools.json_output import json_document
@@ -156,7 +156,7 @@ def plan(session: Session) -> None:
     Raises:
         UserError: the run is unlimited, or no micro-batch fits into memory.
     """
-    with json_document(session.options.json) as document:
+    with json_document(session.options.json and is_first()) as document:
         meter = attempt(session)
         trainer, model, data = session.cli.trainer, session.cli.model, session.cli.datamodule
         parts, size = accumulation_steps(trainer), getattr(data, "batch_size", None)

@@ -140,10 +140,10 @@ def folded(summary: str, part: str) -> str:
     return f"<details><summary>{escape(summary)}</summary>{part}</details>"
 
 
-def figures(files: Iterable[Path], folder: Path | None = None) -> str:
+def figures(files: Iterable[Path], folder: Path) -> str:
     """Return the figures of a run (see `save_figure`), with charts first. The default caption is the file name.
 
-    If the page's `folder` is given, clicking a figure opens its file.
+    The page is in `folder`. Clicking a figure opens its file.
     """
     shown = sorted(
         (_render_file(file, folder) for file in files), key=lambda kind_and_text: kind_and_text[0] != "sheet"
@@ -151,7 +151,7 @@ def figures(files: Iterable[Path], folder: Path | None = None) -> str:
     return f'<div class="figures">{"".join(text for _, text in shown)}</div>'
 
 
-def _render_file(file: Path, folder: Path | None) -> tuple[str, str]:
+def _render_file(file: Path, folder: Path) -> tuple[str, str]:
     """Return the CSS class and the HTML of an image."""
     from PIL import Image
 
@@ -160,8 +160,7 @@ def _render_file(file: Path, folder: Path | None) -> tuple[str, str]:
         caption = escape(image.info.get("Comment") or file.stem.replace("_", " "))
     name = escape(file.stem.replace("_", " "))
     shown = f'<img class="{kind}" alt="{name}" src="{embed_png(file.read_bytes())}">'
-    if folder is not None:
-        shown = link(Html(shown), file, folder)
+    shown = link(Html(shown), file, folder)
     caption = f"<figcaption>{caption}</figcaption>"
     return kind, f'<figure tabindex="0" style="--width: {width}px">{shown}{caption}</figure>'
 

@@ -151,11 +151,11 @@ def _summary(run: Run) -> str:
     known = {name: float(last[name]) + (name == "epoch") for name in ("epoch", "step") if last.get(name)}
     known = {f"{name}s": value for name, value in known.items()} | run.metrics
     sizes = [f"{known[name]:,.0f} {name}" for name in ("parameters", "epochs", "steps") if name in known]
-    epochs, seconds = known.get("epochs", 0), run.seconds
+    epochs, seconds = known.get("epochs", 0) - run.forked_at[0], run.seconds
     entries = RunDir(run.path).entries()
     if len(entries) == 1:  # excludes setup and test
         seconds = RunDir(run.path).metrics().get("fit", {}).get("seconds", seconds)
-    pace = f"{seconds / epochs:.3g} s per epoch" if epochs and not math.isnan(seconds) else ""
+    pace = f"{seconds / epochs:.3g} s per epoch" if epochs > 0 and not math.isnan(seconds) else ""
     if devices := run.facts.get("devices"):
         pace = f"{pace} on {devices}" if pace else f"on {devices}"
     peak = max((entry.get("peak_memory_gb", 0) for entry in entries), default=0)
@@ -216,8 +216,8 @@ def _classes(section: Mapping[str, Any], title: str) -> Iterator[str]:
         for row in confusion.values():
             predicted.update(row)
         both = {name: (samples[name] + predicted[name]) / 2 for name in confusion}
-        for title, of in {"precision": predicted, "recall": samples, "F1": both}.items():
-            told[title] = {name: row.get(name, 0) / of[name] if of[name] else None for name, row in confusion.items()}
+        for kind, of in {"precision": predicted, "recall": samples, "F1": both}.items():
+            told[kind] = {name: row.get(name, 0) / of[name] if of[name] else None for name, row in confusion.items()}
         told |= {"samples": samples, "predicted": predicted}
     for names in dict.fromkeys(map(tuple, told.values())):
         kinds = [kind for kind, values in told.items() if tuple(values) == names]

@@ -12,7 +12,7 @@ from lit_engine.run.metric_names import counterpart, get_stage, strip_stage
 from lit_engine.tools.runs.reading import Run
 
 CLASS = re.compile(r"[A-Za-z_][\w.]*\.[A-Z]\w*")
-COUNT = re.compile(r"(val|test)/(samples|tokens|pixels|pairs)(_per_second)?")
+COUNT = re.compile(r"(val|test)/(samples|tokens|pixels)")
 # Test metrics that are means over samples, tokens or pixels. Their means over folds are weighted by the fold sizes.
 POOLED = re.compile(r"test/(loss|mse|mae|(token_|top\d+_)?accuracy)")
 

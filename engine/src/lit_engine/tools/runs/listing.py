@@ -81,13 +81,14 @@ def _columns(found: Sequence[Run], chosen: Sequence[str]) -> list[Column]:
 
 
 def _quality(run: Run, name: str) -> float:
-    """Return a sort key that sorts runs by a metric, best first. Runs without the metric come last.
+    """Return a sort key that sorts runs by a metric, best first. Runs without the metric, or with NaN, come last.
 
     If the name contains a stage, such as `val/loss`, only metrics of that stage are used.
     """
     stages = ("test", "val", "train") if name == strip_stage(name) else (get_stage(name),)
     found = next(filter(None, (counterpart(name, stage, run.metrics) for stage in stages)), None)
-    return math.inf if found is None else (1 if lower_is_better(run, name) else -1) * run.metrics[found]
+    value = math.nan if found is None else run.metrics[found]
+    return math.inf if math.isnan(value) else (1 if lower_is_better(run, name) else -1) * value
 
 
 def _value(run: Run, name: str, stage: str) -> Cell:

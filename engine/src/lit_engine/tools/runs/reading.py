@@ -40,6 +40,7 @@ class Run:
     metrics: Numbers  # test metrics, validation metrics of the best epoch, training metrics of the last epoch
     parts: dict[str, Numbers]  # test metrics by class or length, such as `class_accuracy`
     rows: list[dict[str, str]]  # rows of metrics.csv
+    forked_at: tuple[int, int]  # epochs and steps that a fork has from its parent; 0 and 0 for other runs
     data: dict[str, str]  # fingerprint of each split (empty if the run trains on a fold)
 
     @classmethod
@@ -64,7 +65,9 @@ class Run:
                 monitor = find_metric(monitor, [*(rows[0] if rows else ()), *fit])
             trained = {n: v for n, v in numbers(fit).items() if get_stage(n) == "train" and not n.startswith("best ")}
             validated = _best(own, monitor, maximize, known) or numbers(fit, "val")
-            took = [entry["seconds"] for entry in entries if "seconds" in entry] or numbers(fit, "seconds").values()
+            took = [entry["seconds"] for entry in entries if "seconds" in entry]
+            if not took and "seconds" in fit:  # the run was killed during the test
+                took = [fit["seconds"]]
             if state == "running" and entries:
                 took = [*took, (datetime.now(UTC) - _time(entries[-1]["time"])).total_seconds()]
             return cls(
@@ -80,6 +83,7 @@ class Run:
                 metrics={**validated, **numbers(test, "test"), **trained},
                 parts=parts_of(test),
                 rows=rows,
+                forked_at=(fork.get("epochs", 0), fork["step"]) if fork else (0, 0),
                 data=(entries[-1].get("data") or {}) if entries and "data.fold" not in options else {},
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:

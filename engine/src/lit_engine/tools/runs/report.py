@@ -103,7 +103,8 @@ def _line(row: Row, metric: str, by: str, order: int, name: str) -> Series:
     means, sds, _ = zip(*(mean_sd([line[at] for line in lines]) for at in x), strict=True)
     if by == "minutes":  # computed from the mean step duration, because metrics.csv contains no times
         last = [max(run.curve(metric, "step")) for run in row.counted]
-        pace = mean_sd([run.seconds / step / 60 for run, step in zip(row.counted, last, strict=True) if step])[0]
+        steps = [step - run.forked_at[1] for run, step in zip(row.counted, last, strict=True)]
+        pace = mean_sd([run.seconds / n / 60 for run, n in zip(row.counted, steps, strict=True) if n > 0])[0]
         x = [at * pace for at in x] if math.isfinite(pace) else []
     return Series(order, name, [*zip(x, means, strict=False)], sds if len(lines) > 1 else ())
 
@@ -154,7 +155,7 @@ def changes(found: Comparison) -> dict[str, list[tuple[str, float, float, float]
 
 
 def summary(told: Sequence[tuple[str, float, float, float]]) -> str:
-    """Return a line with the three largest gains and losses."""
-    gained = [f"{name} +{number(change)}" for name, _, _, change in told[:3] if change > ROUNDING]
-    lost = [f"{name} {number(change)}" for name, _, _, change in told[::-1][:3] if change < -ROUNDING]
-    return f"gained: {', '.join(gained) or 'none'}; lost: {', '.join(lost) or 'none'}"
+    """Return a line with the three largest increases and decreases."""
+    up = [f"{name} +{number(change)}" for name, _, _, change in told[:3] if change > ROUNDING]
+    down = [f"{name} {number(change)}" for name, _, _, change in told[::-1][:3] if change < -ROUNDING]
+    return f"up: {', '.join(up) or 'none'}; down: {', '.join(down) or 'none'}"

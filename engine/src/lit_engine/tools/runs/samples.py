@@ -44,42 +44,45 @@ class Samples:
 
 
 class Table:
-    """The test predictions of a run, keyed by index. Only the first prediction per sample or source text is kept."""
+    """The test predictions of a run, keyed by index. Only the first one per sample or translated text is kept."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         if not (run.path / "predictions" / "test.csv").is_file():
             raise RunError(f"{run.path} has no predictions: write them with `{program()} predict --run {run.path}`")
         rows = sorted(RunDir(run.path).predictions(), key=lambda row: (row["index"], row.get("rank", 1)))
+        self.names = list(rows[0]) if rows else []
+        key = "source" if {"source", "hypothesis"} <= {*self.names} else "index"  # only translations repeat sources
         first: dict[Any, dict[str, Any]] = {}
         for row in rows:
-            first.setdefault(row.get("source", row["index"]), row)
+            first.setdefault(row[key], row)
         self.rows = {row["index"]: row for row in first.values()}
-        self.names = list(rows[0]) if rows else []
 
-    def column(self, *names: str) -> list[Any]:
-        """Return the first column in `names` that exists. Raises RunError if no column exists or a value is missing."""
-        name = next((name for name in names if name in self.names), None)
-        if name is None:
-            raise RunError(f"the predictions of {self.run.path} have no column {' or '.join(names)}")
+    def column(self, name: str) -> list[Any]:
+        """Return a column. Raises RunError if it does not exist or has blank values, which only label sets may have."""
+        if name not in self.names:
+            raise RunError(f"the predictions of {self.run.path} have no column {name}")
         values = [row[name] for row in self.rows.values()]
-        if name != "labels" and None in values:
+        is_of_sets = name in ("labels", "target") and "prediction" not in self.names
+        if not is_of_sets and None in values:
             raise RunError(f"the predictions of {self.run.path} have blank values in the column {name}")
         return values
 
     def numbers(self, names: Sequence[str]) -> Floats:
         """Return columns as an array `(N, columns)`."""
         try:
-            return np.array([self.column(name) for name in names], float).T
+            found = np.array([self.column(name) for name in names], float).T
         except ValueError as error:
             raise RunError(f"the predictions of {self.run.path} are not numeric in {', '.join(names)}") from error
+        if not np.isfinite(found).all():
+            raise RunError(f"the predictions of {self.run.path} are not finite in {', '.join(names)}")
+        return found
 
     def labels(self) -> tuple[list[set[str]], list[set[str]]]:
         """Return the predicted and the true classes of each sample."""
-        if "labels" not in self.names:
+        if "prediction" in self.names:  # A column `labels` would then be an input.
             return [{str(v)} for v in self.column("prediction")], [{str(v)} for v in self.column("target")]
-        texts = [["" if row[name] is None else str(row[name]) for row in self.rows.values()]
-                 for name in ("labels", "target") if self.column(name, "labels")]  # fmt: skip
+        texts = [["" if value is None else str(value) for value in self.column(name)] for name in ("labels", "target")]
         predicted, true = [[{*text.split(";")} - {""} for text in column] for column in texts]
         return predicted, true
 
@@ -109,6 +112,8 @@ def samples_of(metric: str, a: Table, b: Table) -> Samples:
     kind, _, part = metric.removeprefix("mean_").partition("/")
     if metric not in METRICS and metric in a.names:
         return _mean([table.numbers([metric])[:, 0] for table in (a, b)])
+    if part and f"target/{part}" not in a.names:  # only targets have parts
+        kind = ""
     if kind in ("bleu", "chrf"):
         return _texts(kind, a, b)
     if kind in ("accuracy", "f1", "iou"):
@@ -164,7 +169,7 @@ def _mean_ratio(above: Floats, below: Floats) -> Floats:
 
 
 def _regression(kind: str, part: str, a: Table, b: Table) -> Samples:
-    targets = [name for name in a.names if name.startswith("target") and part in ("", name.partition("/")[2])]
+    targets = [name for name in a.names if name.partition("/")[0] == "target" and part in ("", name.partition("/")[2])]
     if kind != "r2" and len(targets) > 1:
         raise UserError(f"there are several targets: use --test {targets[0].replace('target', kind, 1)}, or r2")
     targets = targets or ["target"]

@@ -194,7 +194,8 @@ def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
                 main(current(), ["predict", f"--run={run.path}", *ALONE])
         place = {"fold": trial.values["data.fold"], "seed": run.config()["seed_everything"]}
         with suppress(RunError):  # `predict` failed and has printed the reason
-            rows += [{**place, **row} for row in run.predictions()]
+            for row in run.predictions():
+                rows.append({**place, **{f"input/{n}" if n in place else n: value for n, value in row.items()}})
     if rows:
         rows.sort(key=lambda row: (row["seed"], row.get("index", 0)))
         text = io.StringIO()
