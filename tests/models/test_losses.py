@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lit_project.models.losses import FocalLoss, SmoothedCrossEntropy
+from lit_project.models.losses import FocalLoss, SmoothedCrossEntropy, WeightedCrossEntropy, build_loss
 
 K = 5
 
@@ -59,3 +59,9 @@ def test_focal_loss_of_a_certain_sample_is_zero_and_flat(gamma):
     loss.backward()
     assert loss.item() == 0
     assert logits.grad.tolist() == [[0, 0, 0]]
+
+
+@pytest.mark.parametrize("loss", [WeightedCrossEntropy([1, 5]), FocalLoss(weight=[1, 5])])
+def test_each_class_needs_a_weight(loss):
+    with pytest.raises(ValueError, match="the loss has 2 weights for 3 classes"):
+        build_loss(["a", "b", "c"], loss)

@@ -39,6 +39,17 @@ def test_mixup_mixes_images_and_targets_in_one_proportion(batch):
     assert shares == pytest.approx([1.0] * 32)
 
 
+def test_mixing_works_if_the_default_dtype_is_half_precision(batch):
+    images, targets = batch
+    torch.set_default_dtype(torch.bfloat16)  # as with the precision bf16-true
+    try:
+        mixed, target_BK = Mixing(mixup_alpha=0.4)(images.bfloat16(), targets, K)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert mixed.dtype == target_BK.dtype == torch.bfloat16
+    assert not torch.equal(mixed, images.bfloat16())
+
+
 def test_shares_are_beta_distributed():
     images, targets = torch.ones(20000, 1, 1, 1), torch.zeros(20000, dtype=torch.int64)
     images[10000:], targets[10000:] = 0, 1

@@ -102,8 +102,7 @@ TRANSFORMER = (
 )  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [(), TRANSFORMER], ids=["words", "subwords"])
+@pytest.mark.parametrize("options", [(), pytest.param(TRANSFORMER, marks=pytest.mark.slow)], ids=["words", "subwords"])
 def test_the_script_beside_the_files_translates_as_the_run_does(tmp_path_factory, tmp_path, options, capfd):
     longer = "--trainer.max_epochs=12", "--trainer.limit_train_batches=1.0"
     run = train(tmp_path_factory.mktemp("runs"), *longer, *options)
@@ -120,7 +119,7 @@ def test_the_script_beside_the_files_translates_as_the_run_does(tmp_path_factory
     command = [sys.executable, "-c", ALONE, str(tmp_path), "translate.py", *sentences]
     done = subprocess.run(command, cwd=tmp_path.parent, capture_output=True, text=True, timeout=120)
     assert (done.stderr, done.stdout) == ("", expected)
-    lines = "\n\n".join(sentences)  # a blank line stays blank
+    lines = "\n\n".join([*sentences[:2], sentences[2].replace(" zork", "\u2028zork")])  # a blank line stays blank
     done = subprocess.run(command[:5], input=lines, cwd=tmp_path.parent, capture_output=True, text=True, timeout=120)
     assert (done.stderr, done.stdout.rstrip("\n")) == ("", "\n\n".join(expected.splitlines()))
-    assert len((tmp_path / "translate.py").read_text().splitlines()) <= 40
+    assert len((tmp_path / "translate.py").read_text().splitlines()) <= 45

@@ -248,3 +248,13 @@ def test_the_loss_of_validation_is_without_label_smoothing(trainer):
         runner.validate(translator(data, label_smoothing=smoothing), datamodule=data, verbose=False)
         losses.append(runner.callback_metrics["val/loss"].item())
     assert losses[0] == losses[1]
+
+
+def test_translating_within_training_does_not_turn_off_dropout():
+    task = translator(few(), dropout=0.3).train()
+    task.net.encoder.eval()  # for example, frozen
+    before = [module.training for module in task.modules()]
+    task.translate(["The cat sleeps."])
+    task.attention("The cat sleeps.", [5, 6])
+    assert [module.training for module in task.modules()] == before
+    assert any(before)

@@ -57,6 +57,21 @@ def test_ema_by_its_definition(trainer, decay):
         assert torch.allclose(value, average[name], atol=1e-6)
 
 
+def test_ema_does_not_change_indices(trainer):
+    module = task()
+    module.register_buffer("places", torch.arange(200))
+    trainer(max_epochs=6, callbacks=[EMA(0.99)]).fit(module, datamodule=Images())
+    assert module.places.tolist() == list(range(200))
+
+
+def test_swa_of_batch_norm_needs_a_loader(trainer):
+    data = Images()
+    data.setup("fit")
+    loader = data.train_dataloader()
+    with pytest.raises(UserError, match="data module needs a method `loader"):
+        trainer(max_epochs=2, limit_val_batches=0, callbacks=[SWA()]).fit(task(), loader)
+
+
 @pytest.mark.parametrize("step", [STEPS, STEPS + 2])
 def test_ema_resumed_ends_with_the_same_average(trainer, tmp_path, step):
     whole, resumed, file = task(), task(), tmp_path / "saved.ckpt"

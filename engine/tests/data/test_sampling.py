@@ -19,6 +19,7 @@ from torch.utils.data import Subset
 from killing import at_call
 from lit_engine.checkpoints.io import read
 from lit_engine.data.sampler import EpochBatches, Loader
+from lit_engine.data.sampling import labels_of
 from lit_engine.data.tables import TabularData
 from lit_engine.errors import DataError
 from toy.data import Digits, Images
@@ -30,6 +31,13 @@ OPTIONS = (
     "--data.global_batch_size=128 --trainer.log_every_n_steps=1 --data.sampling=balanced --test_after_fit=false "
     "--data.train_transforms=null"
 )
+
+
+@pytest.mark.parametrize("targets", [["a.png", "b.png"], [[1], [2, 3]], [1]])
+def test_targets_that_are_not_one_number_per_sample_are_no_labels(targets):
+    dataset = Pairs(2)
+    dataset.targets = targets
+    assert labels_of(dataset) is None
 
 
 def epochs_of(count, seed=3, **options):

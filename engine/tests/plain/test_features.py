@@ -91,9 +91,42 @@ class Three(LightningDataModule):
         return DataLoader(TensorDataset(torch.tensor([1.0, 2.0, 3.0, 6.0])), batch_size=1)
 
 
+class Padded(Mean):
+    """Logs a metric at the end of each training epoch, and predicts more values for later batches."""
+
+    def on_train_epoch_end(self):
+        self.log("estimate", self.mean)
+
+    def test_step(self, batch, batch_idx):
+        self.log("value", batch[0].mean())
+
+    def predict_step(self, batch, batch_idx):
+        return batch[0][:, None].expand(-1, batch_idx + 1)
+
+
+class Tested(Three):
+    """The same samples for testing."""
+
+    def test_dataloader(self):
+        return self.train_dataloader()
+
+
 def rows_of(file):
     with file.open() as lines:
         return list(csv.DictReader(lines))
+
+
+def test_late_metrics_and_predictions_of_different_lengths(lit):
+    run = lit("fit --model=test_features.Padded --data=test_features.Tested --trainer.max_epochs=2").run
+    estimate = json.loads((run / "metrics.json").read_text())["fit"]["estimate"]
+    assert estimate == pytest.approx(float(rows_of(run / "metrics.csv")[-1]["estimate"]), abs=1e-6)
+    assert lit(f"predict {run}").status == 0
+    (file,) = (run / "predictions").glob("*.csv")
+    assert [[*row.values()] for row in rows_of(file)] == [
+        ["0", "0.0", ""],
+        ["1", "0.0", ""],
+        ["2", "3.0", "3.0"],
+    ]
 
 
 def test_the_bar_shows_the_metrics_that_are_logged_with_prog_bar(lit, monkeypatch):

@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from helpers import TINY
+from lit_engine.checkpoints.choose import choose_checkpoint
 from lit_engine.checkpoints.io import read
+from lit_engine.errors import RunError
+from lit_engine.run.directory import RunDir
 
 QUICK = "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml"
 
@@ -34,6 +37,13 @@ def test_a_run_keeps_its_last_epochs_and_tests_their_mean(lit, workspace):
         # Batch norm's counts are not averaged.
         expected = (one[name] + two[name]) / 2 if value.is_floating_point() else one[name]
         torch.testing.assert_close(value, expected)
+
+
+def test_only_the_kept_epochs_are_averaged(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "epoch=3-step=400.ckpt").touch()  # a file of Lightning's ModelCheckpoint
+    with pytest.raises(RunError, match="no checkpoints to average: set keep_last"):
+        choose_checkpoint(RunDir(tmp_path), "average")
 
 
 @pytest.mark.parametrize("overlay", ["ema", "swa"])

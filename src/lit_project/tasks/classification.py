@@ -41,8 +41,9 @@ class Classifier(Task):
         label_smoothing: fraction of the target that is spread evenly over all classes in training (Szegedy et al.,
             2016). It requires the default loss.
         class_weights: weight of each class in the default loss, by name (default: 1). With `balanced`, weights are
-            inversely proportional to the number of training samples per class, with a mean of 1 over all samples.
-        class_counts: number of training samples per class; set from the data if known.
+            inversely proportional to the number of training samples per class, with a mean of 1 over all samples. This
+            requires `class_counts`. For images, use `data.sampling: balanced` instead.
+        class_counts: number of training samples per class; set from the data module if it has this attribute.
         top_k: log the fraction of samples whose target is among the k most likely classes. 1 disables this metric.
             Default: 3 if there are more than 3 classes, otherwise 1.
         **kwargs: the arguments `schedulers`, `parameter_groups`, `channels_last`, `compile` and `metrics` of `Task`.

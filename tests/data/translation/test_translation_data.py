@@ -4,7 +4,13 @@ import pytest
 from toy_data import toy
 
 from lit_engine.errors import DataError
+from lit_project.data.parallel_text.filters import filter_by_prefix
 from lit_project.text.vocabulary import BOS, EOS, PAD
+
+
+def test_prefixes_ignore_case_accents_and_the_kind_of_apostrophe():
+    pairs = [("I’m here.", "a"), ("i'm there.", "b"), ("É bien", "c"), ("You", "d")]
+    assert filter_by_prefix(pairs, ["I'M ", "e "], "en", "fr") == pairs[:3]
 
 
 def test_batches_hold_the_pairs(tmp_path):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from lit_project.models.seq2seq.base import Memory, TokenEmbedding
 from lit_project.models.seq2seq.rnn import RNNSeq2Seq
 from lit_project.models.seq2seq.search import Decoding
-from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
+from lit_project.models.seq2seq.transformer import TransformerSeq2Seq, sinusoids
 
 
 def rnn(**options):
@@ -158,6 +158,16 @@ def test_bfloat16(name, autocast):
         found = Decoding(beam_size=2).search(net, source, lengths)
     assert (logits.float() - expected).abs().max() < 0.2
     assert all(len(one) == 1 for one in found)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_positions_are_exact_if_the_default_dtype_is_half_precision(dtype):
+    expected = sinusoids(torch.arange(200), 16)
+    torch.set_default_dtype(dtype)  # as with the precision bf16-true
+    try:
+        assert torch.equal(sinusoids(torch.arange(200), 16), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_embeddings_begin_with_a_variance_that_suits_tied_logits():

@@ -80,9 +80,13 @@ class EMA(Average):
         alike = defaultdict[torch.dtype, list[tuple[Tensor, Tensor]]](list)
         for pair in zip(*(chain(one.parameters(), one.buffers()) for one in (average.module, module)), strict=True):
             alike[pair[0].dtype].append(pair)
-        for pairs in alike.values():
-            averages, weights = zip(*pairs, strict=True)
-            get_ema_multi_avg_fn(decay)(averages, weights, steps)
+        for dtype, pairs in alike.items():
+            if dtype.is_floating_point or dtype.is_complex:
+                averages, weights = zip(*pairs, strict=True)
+                get_ema_multi_avg_fn(decay)(averages, weights, steps)
+            else:  # An average of integers, such as indices, would be rounded down.
+                for own, new in pairs:
+                    own.copy_(new)
         average.n_averaged += 1
 
 
@@ -100,7 +104,8 @@ class SWA(Average):
         start: index of the first epoch to average. A value below 1 is a fraction of the run.
 
     Raises:
-        UserError: `start` is negative, or the run ends before the first epoch to average.
+        UserError: `start` is negative, the run ends before the first epoch to average, or the network has batch norm
+            and the data module has no `loader` method.
     """
 
     def __init__(self, start: float = 0.75) -> None:
@@ -119,6 +124,10 @@ class SWA(Average):
             self.first_epoch = int(self.start * epochs)
         elif epochs and epochs <= self.start and not fast_dev_run(trainer):
             raise UserError(f"SWA would start in epoch {self.first_epoch}, but the run ends after {epochs} epochs")
+        has_norms = any(isinstance(module, BatchNorm) for module in pl_module.modules())
+        if has_norms and not hasattr(trainer.datamodule, "loader"):  # type: ignore[attr-defined]
+            raise UserError("SWA recomputes batch-norm statistics, so the data module needs a method `loader(split)` "
+                            "that returns a new dataloader, as in SplitData: implement it, or use EMA")  # fmt: skip
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -322,10 +322,10 @@ class Figures(DrawsEvaluation):
             self._scores.append(scores)
         if not self.wrong_images or not {"logits", "targets"} <= outputs.keys() or not isinstance(batch, tuple | list):
             return
-        if batch[0].ndim != 4:  # not images
+        logits, targets = outputs["logits"], outputs["targets"]
+        if (batch[0].ndim, logits.ndim, targets.ndim) != (4, 2, 1):  # not images with one class each
             return
-        confidence, predicted = outputs["logits"].softmax(dim=1).max(dim=1)
-        targets = outputs["targets"]
+        confidence, predicted = logits.softmax(dim=1).max(dim=1)
         wrong = (predicted != targets).nonzero().flatten()
         top = wrong[confidence[wrong].argsort(descending=True)[: self.wrong_images]]
         indices = batch[2] if len(batch) > 2 else torch.arange(len(targets))
@@ -350,7 +350,7 @@ class Figures(DrawsEvaluation):
             about = "Precision-recall and ROC curves, with average precision (AP) and area under the ROC curve (AUC)."
             save_figure(trainer, f"{split}_precision_recall_roc", figure, caption=about)
         counts = getattr(pl_module, "confusion_matrix", None)
-        if not trainer.is_global_zero or names is None or counts is None:
+        if not trainer.is_global_zero or names is None or not isinstance(counts, Tensor):
             return
         accuracy = (counts.diagonal().sum() / counts.sum()).item()
         title = f"{split}: accuracy {accuracy:.4f} of {int(counts.sum())}"

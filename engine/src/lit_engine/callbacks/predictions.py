@@ -103,13 +103,14 @@ class PredictionTable(BasePredictionWriter):
             self.missing = [samples[number][1] for number in read if number not in known]
         if trainer.is_global_zero and rows:
             text = io.StringIO()
-            writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+            columns = list(dict.fromkeys(name for row in rows for name in row))  # batches may have different columns
+            writer = csv.DictWriter(text, columns, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
             write_text(file, text.getvalue())
             self.files.append(file)
-            table = [list(row.values()) for row in rows[:MOST_LOGGED]]
-            log_table(trainer, f"predictions/{file.stem}", list(rows[0]), table)
+            table = [[row.get(name, "") for name in columns] for row in rows[:MOST_LOGGED]]
+            log_table(trainer, f"predictions/{file.stem}", columns, table)
         self.rows += rows
 
     def _write_values(self, file: Path, batches: list[Any]) -> None:

@@ -13,8 +13,9 @@ from lightning.pytorch.callbacks import Callback
 
 from lit_engine._lightning import has_validated, logged_values
 from lit_engine.callbacks.record import COUNTERS, RATE, best_checkpoint, format_short, monitored, put_headline_first
+from lit_engine.data.module import accumulation_steps
 from lit_engine.data.sampler import Loader
-from lit_engine.distributed.processes import print_once
+from lit_engine.distributed.processes import print_once, replicas
 from lit_engine.run.metric_names import is_detail, recorded_name, split_stage
 from lit_engine.training.exact import Totals, totals_of
 from lit_engine.training.saver import Signals
@@ -101,7 +102,7 @@ def summary(trainer: Trainer) -> str:
     parts = [", ".join(filter(None, about))]
     batches = trainer.num_training_batches
     if batches != float("inf"):
-        steps = max(1, -(-int(batches) // trainer.accumulate_grad_batches))
+        steps = max(1, -(-int(batches) // accumulation_steps(trainer)))
         epochs = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
         limit = f"at most {trainer.max_steps:,} steps" if trainer.max_steps > 0 else ""
         parts += [
@@ -205,7 +206,7 @@ class TerminalProgress(ProgressLines):
         start, before = self._epoch
         running = totals_of(pl_module)
         count, unit = (int(running.count) - before, getattr(pl_module, "unit", "")) if running else (batches, "batches")
-        return f"{count * trainer.world_size / max(now - start, 1e-9):,.0f} {unit}/s"
+        return f"{count * replicas(trainer).size / max(now - start, 1e-9):,.0f} {unit}/s"
 
     def _show(self, label: str, done: int, total: float, facts: list[str], metrics: str) -> None:
         self._next = perf_counter() + SECONDS

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from lit_engine._lightning import has_validated, logged_values, scales_loss, set_ended, set_root_dir, set_should_stop
 from lit_engine.data.fingerprint import fingerprints
+from lit_engine.data.module import accumulation_steps
 from lit_engine.distributed.processes import measure_peak_memory, print_once
 from lit_engine.errors import NonFiniteError, RunError, UserError
 from lit_engine.run.directory import RunDir, write_text
@@ -283,7 +284,14 @@ class RunRecord(Callback):
     def _trained(self, trainer: Trainer) -> dict[str, float]:
         """Return the latest training metrics without learning rates."""
         metrics = trainer.callback_metrics
-        names = [name for name in metrics if split_stage(name)[0] == "train" or name in self._logged]
+        trained = {name for name in metrics if recorded_name(name, "val") not in self._validated}
+        # Lightning logs the metrics of the module's `on_train_epoch_end` after the callbacks' hook, so they are not in
+        # `_logged`.
+        names = [
+            name
+            for name in metrics
+            if (stage := split_stage(name)[0]) == "train" or name in self._logged or (not stage and name in trained)
+        ]
         # Lightning adds NAME_step and NAME_epoch to a metric that is logged both per step and per epoch
         single = [name for name in names if (plain := INTERVAL.sub("", name)) == name or plain not in names]
         return _numbers({name: metrics[name] for name in single if not RATE.fullmatch(name)}, "train")
@@ -339,7 +347,7 @@ def _samples(trainer: Trainer, before: int) -> str:
     each = getattr(data, "batch_size", None)
     if not isinstance(each, int):
         return "the number of samples per step changes by the same factor"
-    each *= trainer.accumulate_grad_batches
+    each *= accumulation_steps(trainer)
     return (
         f"a step had {each} × {before} = {each * before} samples and now has {each * trainer.world_size}; "
         "set data.global_batch_size to keep the number"

@@ -44,7 +44,7 @@ def choose_checkpoint(run: RunDir, which: str = "best") -> Path:
     if which == "last":
         return _existing(run, run.checkpoints / "last.ckpt")
     if which == "average":
-        epochs = sorted(run.checkpoints.glob("epoch*.ckpt"))
+        epochs = sorted(run.checkpoints.glob("epoch[0-9]*.ckpt"))
         if not epochs:
             raise RunError(f"{run.path} has no checkpoints to average: set keep_last in the Checkpoint callback")
         return average(epochs, run.checkpoints / NAME)

@@ -5,13 +5,13 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-import yaml
 from torch import Tensor, nn
 
 from lit_engine.checkpoints.io import read
 from lit_engine.checkpoints.weights import Match, load_fitting, match, rename_prefixes
 from lit_engine.classes.names import resolve_class_paths
 from lit_engine.errors import CheckpointError, UserError
+from lit_engine.run.directory import RunDir
 from lit_engine.run.options import iterate_changes
 
 # Parts of a task whose state a resumed run restores from its checkpoint, not from the config.
@@ -52,8 +52,7 @@ def check_kept(run: Path, config: Mapping[str, Any]) -> None:
 
     The checkpoint would silently restore the old optimizer and schedules. Resuming without schedules is allowed.
     """
-    file = run / "config.yaml"
-    both = (resolve_class_paths(yaml.safe_load(file.read_text(encoding="utf-8"))), config)
+    both = resolve_class_paths(RunDir(run).config()), config
     before, now = (one["model"].get("init_args", {}) for one in both)
     for part in FROM_CHECKPOINT:
         if part == "schedulers" and not now.get(part):

@@ -335,7 +335,7 @@ class ImageData(SplitData):
         data = self.splits[split]
         return Rows(ImageBatch, *data) if isinstance(data, tuple) else Samples(data, self.input_shape, self.crop)
 
-    def preparation(self) -> dict[str, Any]:
+    def describe_preparation(self) -> dict[str, Any]:
         """Return a description of how images are prepared for the network, which `export` writes to model.json."""
         channels, height, width = self.input_shape
         steps = [str(step.transform if isinstance(step, PerSample) else step) for step in self.eval_transforms]
@@ -379,9 +379,9 @@ class ImageData(SplitData):
             # Each batch has its own random stream, even after resuming. Its first sample identifies the batch.
             # If samples repeat within an epoch, the batch number and the rank identify the batch instead.
             repeats = self.sample_weights is not None
-            key = (ready_batches(trainer), trainer.global_rank) if repeats else (self._first,)
-            seed = self.rank_settings()["seed"]
-            seed_step(seed, "augment", trainer.current_epoch, *key, device=batch[0].device)
+            settings = self.rank_settings()
+            key = (ready_batches(trainer), settings["rank"]) if repeats else (self._first,)
+            seed_step(settings["seed"], "augment", trainer.current_epoch, *key, device=batch[0].device)
         images, targets = batch[0], batch[1]
         if training and targets.ndim == 3 and len(transforms):
             images, targets = self.train_transforms.transform_with_masks(images, targets)

@@ -1,6 +1,7 @@
 """Weights for drawing training samples, for the `sampling` option of `SplitData`."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,16 @@ from lit_engine.errors import DataError, did_you_mean, first_of
 
 
 def labels_of(dataset: Any) -> Tensor | None:
-    """Return the `targets` `(N,)` of a dataset or Subset, or None if they are missing or have the wrong length."""
+    """Return the `targets` `(N,)` of a dataset or Subset, or None if they are missing, not numbers, or too few."""
     if isinstance(dataset, Subset) and not hasattr(dataset, "targets"):
         labels = labels_of(dataset.dataset)
         return None if labels is None else labels[torch.as_tensor(dataset.indices, dtype=torch.int64)]
     targets = getattr(dataset, "targets", None)
-    return None if targets is None or len(targets) != len(dataset) else torch.as_tensor(np.asarray(targets))
+    if targets is None or len(targets) != len(dataset):
+        return None
+    with suppress(TypeError, ValueError):  # the targets are, for example, the file names of masks
+        return torch.as_tensor(np.asarray(targets))
+    return None
 
 
 def classes_of(data: Any) -> Tensor | None:

@@ -120,8 +120,10 @@ class Fork(Callback):
         if epochs is not None and self.trained is not None and trainer.max_steps <= 0:
             steps = sum(epochs[: self.trained])
         schedules: Any = task.all_schedules if task else configs
+        # With automatic optimization, the schedules are stepped before the validation at the end of an epoch.
+        whole = self.origin["epochs"] if module.automatic_optimization else self.finished
         for config, schedule in zip(configs, schedules, strict=True):
-            done = steps if config.interval == "step" else self.finished
+            done = steps if config.interval == "step" else whole
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step\\(\\)` before")
                 # Schedules that monitor a metric (ReduceLROnPlateau) start with the new rate.

@@ -1,5 +1,6 @@
 """Callback that saves `last.ckpt` and stops runs after signals, but only when training can resume exactly."""
 
+import math
 import os
 import signal
 import threading
@@ -294,7 +295,9 @@ class Saver(Callback):
             seed_everywhere(global_seed(), moment, trainer.global_step, trainer.global_rank)
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        if trainer.state.fn != "fit":
+        # Processes may have different numbers of batches of unknown length, and would wait for each other forever.
+        unequal = trainer.world_size > 1 and math.inf in trainer.num_val_batches
+        if trainer.state.fn != "fit" or unequal:
             return
         number, due = self._agree(trainer)
         if (number or due) and not trainer.sanity_checking:

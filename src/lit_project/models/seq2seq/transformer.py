@@ -242,6 +242,9 @@ class TransformerSeq2Seq(Seq2Seq):
 
 def sinusoids(positions_T: Tensor, size: int) -> Tensor:
     """Return positional encodings `(T, size)` of sines and cosines with wavelengths from 2π to 10,000 × 2π."""
-    rates = torch.exp(torch.arange(0, size, 2, device=positions_T.device) * (-math.log(10_000.0) / size))
+    # The default dtype, which the trainer's precision determines, is too coarse for large positions in half precision.
+    dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+    places = torch.arange(0, size, 2, dtype=dtype, device=positions_T.device)
+    rates = torch.exp(places * (-math.log(10_000.0) / size))
     angles = positions_T[:, None] * rates
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)

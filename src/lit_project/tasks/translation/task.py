@@ -1,11 +1,12 @@
 """The translation task, which trains on sentence pairs and translates raw text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_engine.distributed.processes import all_gathered
@@ -49,6 +50,18 @@ def is_best(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
         return logits_BTV.argmax(dim=-1) == labels_BT
     # On a CPU, `amax` is five times as fast as `argmax`.
     return logits_BTV.gather(-1, labels_BT[..., None]).squeeze(-1) >= logits_BTV.amax(dim=-1)
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Turn off dropout in a `with` block. Afterwards, each module returns to its previous mode."""
+    modes = [(module, module.training) for module in net.modules()]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 class Translator(Task):
@@ -279,8 +292,8 @@ class Translator(Task):
             DataError: a sentence is empty.
             UserError: the model's probabilities are not finite.
         """
-        self.net.eval()
-        found = (decoding or self.decoding).search(self.net, *self.encode(sentences))
+        with evaluating(self.net):
+            found = (decoding or self.decoding).search(self.net, *self.encode(sentences))
         if any(one[0] == NOTHING for one in found):
             raise UserError("the model's probabilities are not finite, because its training has diverged")
         return [
@@ -295,11 +308,11 @@ class Translator(Task):
             The source and target tokens as text (both with an end marker) and the weights `(T, S)`, or None if the
             model has no attention.
         """
-        self.net.eval()
         source_1S, length_1 = self.encode([sentence])
-        memory = self.net.encode(source_1S, length_1)
         inputs_1T = torch.tensor([[BOS, *tokens]], device=self.device)
-        weights = self.net.decode(inputs_1T, self.net.start(memory), memory, attention=True).attention
+        with evaluating(self.net):
+            memory = self.net.encode(source_1S, length_1)
+            weights = self.net.decode(inputs_1T, self.net.start(memory), memory, attention=True).attention
         if weights is None:
             return None
         source = [*self.source_vocabulary.pieces(source_1S[0, :-1].tolist()), END]

@@ -18,9 +18,9 @@ if source["kind"] != "word":  # subwords
     from sentencepiece import SentencePieceProcessor
 
     read, written = (SentencePieceProcessor(model_proto=base64.b64decode(side["model"])) for side in (source, target))
-for sentence in sys.argv[1:] or sys.stdin.read().splitlines():
+known = {word: number for number, word in enumerate(source.get("words", ()), EOS + 1)}
+for sentence in sys.argv[1:] or sys.stdin.buffer.read().decode("utf-8-sig").removesuffix("\n").split("\n"):
     if source["kind"] == "word":
-        known = {word: number for number, word in enumerate(source["words"], EOS + 1)}
         ids = [known.get(word, UNK) for word in split_words(prepare(sentence), source["language"])]
     else:
         ids = read.Encode(prepare(sentence))

@@ -40,7 +40,7 @@ class Exporter:
     def __init__(self, run: RunDir, checkpoint: Path) -> None:
         self.run, self.checkpoint = run, checkpoint
         self.task, data, trainer = load_for_prediction(run, checkpoint, **TRAINER)
-        self.preparation = data.preparation() if hasattr(data, "preparation") else {}
+        self.preparation = data.describe_preparation() if hasattr(data, "describe_preparation") else {}
         # torch.export rejects compiled models, and warns about the channels-last memory format.
         vars(self.task).update(backend=None, channels_last=False)
         # Without an `exported` method, files are compared with `forward`, so `predict_step` is not needed.
