@@ -70,7 +70,7 @@ WAITS: dict[str, list[str]] = {
     "translation_quickstart, bf16": ["-c", "configs/translation_quickstart.yaml", *BF16],
     "translation_quickstart, Transformer": ["-c", "configs/translation_quickstart.yaml", *TRANSFORMER],
     "fashion_mnist_resnet20, data on the device": ["-c", "configs/fashion_mnist_resnet20.yaml", f"--data.root={DATA}",
-                                                   *ON_DEVICE],
+                                                   "--data.batch_size=32", *ON_DEVICE],
 }  # fmt: skip
 OVERLAYS = ("accumulate", "augment", "cutmix", "early_stopping", "ema", "erasing", "flips", "label_smoothing", "mixup",
             "nan_guard", "no_decay", "swa")  # fmt: skip

@@ -320,6 +320,7 @@ def test_broadcast_all(monkeypatch):
     sent = []
     monkeypatch.setattr(torch.distributed, "_broadcast_coalesced", lambda *given: sent.append(given), raising=True)
     _lightning.broadcast_all(tensors := [torch.ones(1)])
+    _lightning.broadcast_all([])
     assert [(given, source) for _, given, _, source in sent] == [(tensors, 0)]
 
 

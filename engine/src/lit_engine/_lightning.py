@@ -507,7 +507,8 @@ def recurrences_as_loops() -> list[AbstractContextManager[Any]]:
 
 def broadcast_all(tensors: list[Tensor]) -> None:
     """Broadcast tensors from the first process to all others, in one operation per dtype. torch 1.0 added this API."""
-    torch.distributed._broadcast_coalesced(torch.distributed.group.WORLD, tensors, 250 * 1024**2, 0)  # type: ignore[arg-type]
+    if tensors:  # torch rejects an empty list
+        torch.distributed._broadcast_coalesced(torch.distributed.group.WORLD, tensors, 250 * 1024**2, 0)  # type: ignore[arg-type]
 
 
 def compute_norms(tensors: list[Tensor]) -> Tensor:
