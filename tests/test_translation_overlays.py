@@ -14,4 +14,4 @@ def test_tensorboard_gets_attention_maps(lit):
     events.Reload()
     tags = events.Tags()
     assert {"train/loss", "val/bleu", "lr"} <= set(tags["scalars"])
-    assert {"attention_1", "learning_curves", "test_bleu_by_length"} <= set(tags["images"])
+    assert {"attention_1", "learning_curves", "test/bleu_by_length"} <= set(tags["images"])
