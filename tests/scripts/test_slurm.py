@@ -179,7 +179,7 @@ def test_a_requeued_job_ends_as_one_that_went_through(cluster, lit, monkeypatch,
     assert cluster.asked() == ["requeue incomplete 1234567"]
     run = cluster.folder / "runs" / "quickstart" / "fit-1234567"
     assert [path.relative_to(run).as_posix() for path in run.rglob("*.ckpt")] == ["checkpoints/last.ckpt"]
-    later = nodes * tasks > 1  # several processes act on a signal one step later
+    later = nodes * tasks > 1  # with several processes, a signal takes effect one step later
     assert read(run / "checkpoints" / "last.ckpt")["global_step"] == 4 + later
 
     out, status = cluster.run(*FIT.split(), **sizes)

@@ -113,7 +113,7 @@ def shorten_steps(trainer: Trainer) -> None:
 class QuickModule(LightningModule):
     """Module that stores the name of the current hook without the checks of `nn.Module.__setattr__`.
 
-    Lightning sets this name 44 times per step. This makes a step about 0.05 ms shorter. Lightning 1.0 added this API.
+    Lightning sets this name 44 times per step. Skipping the checks saves about 0.05 ms. Lightning 1.0 added this API.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -200,7 +200,7 @@ def test_the_first_images_of_the_training_are_shown_as_the_net_gets_them(trainer
     [((4,), (4,)), ((4, 3), (4, 3)), ((4, 3, 8, 8), (4, 8, 8))],
     ids=["binary", "multilabel", "segmentation"],
 )
-def test_only_images_with_one_class_each_have_a_most_wrong_class(logits, targets):
+def test_only_images_with_a_single_label_are_listed_as_wrong(logits, targets):
     figures = Figures()
     outputs = {"logits": torch.randn(logits), "targets": torch.randint(2, targets)}
     figures.on_test_batch_end(None, None, outputs, (torch.rand(4, 1, 8, 8), outputs["targets"]))

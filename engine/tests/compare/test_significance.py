@@ -250,8 +250,8 @@ def test_folds_are_paired_and_their_seeds_averaged(make_run, say):
         ("a a --test accuracy --csv t.csv", "--csv cannot be used with --test"),
         ("a a --test accuracy/cat", "--test accuracy/cat cannot be computed from predictions"),
         ("a a --test mse/height", "--test mse/height cannot be computed from predictions"),
-        ("nan nan --test mae", "the predictions of runs/x/nan are not finite in prediction"),
-        ("pair bad --test loss", "loss is not finite in runs/x/pair/1 or runs/x/bad/1: 0.7 and nan"),
+        ("nan nan --test mae", "the predictions of runs/x/nan contain NaN or infinity in prediction"),
+        ("pair bad --test loss", "loss must be finite: it is 0.7 in runs/x/pair/1 and nan in runs/x/bad/1"),
     ],
 )  # fmt: skip
 def test_mistakes_are_explained(make_run, say, command, message):

@@ -34,7 +34,7 @@ OPTIONS = (
 
 
 @pytest.mark.parametrize("targets", [["a.png", "b.png"], [[1], [2, 3]], [1]])
-def test_targets_that_are_not_one_number_per_sample_are_no_labels(targets):
+def test_only_targets_with_one_number_per_sample_are_labels(targets):
     dataset = Pairs(2)
     dataset.targets = targets
     assert labels_of(dataset) is None

@@ -67,7 +67,7 @@ def test_without_changes_a_fork_repeats_the_rest_of_its_parent(lit, epoch):
 
 @pytest.mark.parametrize("more", [[], ["--trainer.val_check_interval=10"]])
 def test_a_fork_of_the_best_checkpoint_repeats_the_rest_of_its_parent(lit, more):
-    """With `val_check_interval`, the checkpoint is saved in the last validation of an epoch, otherwise after it."""
+    """The checkpoint is saved at the end of an epoch, or in its last validation if `val_check_interval` is set."""
     options = ["--model.schedulers", f"[{{scheduler: {STEP}, interval: epoch}}]", "--trainer.max_epochs=3", *more]
     once = (
         "[{class_path: Checkpoint, init_args: {monitor: val/loss, mode: max, keep_last: 9}}]"  # the first is the best

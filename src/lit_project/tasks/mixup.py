@@ -54,7 +54,7 @@ class Mixing:
             return images, target_BK
         use_cutmix = self.cutmix_alpha > 0 and (self.mixup_alpha == 0 or cut < self.cutmix_share)
         alpha = self.cutmix_alpha if use_cutmix else self.mixup_alpha
-        # Beta has no half precision, which is the default dtype if the trainer's precision is bf16-true or 16-true.
+        # Beta does not support half precision, which is the default dtype with the precision bf16-true or 16-true.
         beta = torch.distributions.Beta(*torch.full((2,), alpha, dtype=torch.float32))
         share_B = beta.sample((len(images),)).to(images, non_blocking=True)
         partner_B = torch.randperm(len(images)).to(images.device, non_blocking=True)

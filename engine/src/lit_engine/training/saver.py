@@ -295,7 +295,7 @@ class Saver(Callback):
             seed_everywhere(global_seed(), moment, trainer.global_step, trainer.global_rank)
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        # Processes may have different numbers of batches of unknown length, and would wait for each other forever.
+        # If the length is unknown, processes may have different numbers of batches, and would wait for each other.
         unequal = trainer.world_size > 1 and math.inf in trainer.num_val_batches
         if trainer.state.fn != "fit" or unequal:
             return

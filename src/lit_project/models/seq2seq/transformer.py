@@ -46,7 +46,7 @@ def attend(
     )
     float32 = query.device.type == "cpu" and query.dtype == torch.bfloat16
     with torch.autocast("cpu", enabled=False) if float32 else nullcontext():
-        if float32:  # On most CPUs, the backward pass of attention in bfloat16 takes 4 to 9 times as long.
+        if float32:  # On most CPUs, the backward pass takes 4 to 9 times as long in bfloat16 as in float32.
             query, key, value = query.float(), key.float(), value.float()
         attended = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal).to(query_BTD.dtype)
     weights_BTS = None
@@ -242,7 +242,7 @@ class TransformerSeq2Seq(Seq2Seq):
 
 def sinusoids(positions_T: Tensor, size: int) -> Tensor:
     """Return positional encodings `(T, size)` of sines and cosines with wavelengths from 2π to 10,000 × 2π."""
-    # The default dtype, which the trainer's precision determines, is too coarse for large positions in half precision.
+    # With the precision bf16-true or 16-true, the default dtype is too coarse for large positions.
     dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
     places = torch.arange(0, size, 2, dtype=dtype, device=positions_T.device)
     rates = torch.exp(places * (-math.log(10_000.0) / size))

@@ -52,14 +52,15 @@ class Table:
             raise RunError(f"{run.path} has no predictions: write them with `{program()} predict --run {run.path}`")
         rows = sorted(RunDir(run.path).predictions(), key=lambda row: (row["index"], row.get("rank", 1)))
         self.names = list(rows[0]) if rows else []
-        key = "source" if {"source", "hypothesis"} <= {*self.names} else "index"  # only translations repeat sources
+        # Several translations of the same source count once.
+        key = "source" if {"source", "hypothesis"} <= {*self.names} else "index"
         first: dict[Any, dict[str, Any]] = {}
         for row in rows:
             first.setdefault(row[key], row)
         self.rows = {row["index"]: row for row in first.values()}
 
     def column(self, name: str) -> list[Any]:
-        """Return a column. Raises RunError if it does not exist or has blank values, which only label sets may have."""
+        """Return a column. Raises RunError if it is missing or has blank values, except for sets of labels."""
         if name not in self.names:
             raise RunError(f"the predictions of {self.run.path} have no column {name}")
         values = [row[name] for row in self.rows.values()]
@@ -75,12 +76,12 @@ class Table:
         except ValueError as error:
             raise RunError(f"the predictions of {self.run.path} are not numeric in {', '.join(names)}") from error
         if not np.isfinite(found).all():
-            raise RunError(f"the predictions of {self.run.path} are not finite in {', '.join(names)}")
+            raise RunError(f"the predictions of {self.run.path} contain NaN or infinity in {', '.join(names)}")
         return found
 
     def labels(self) -> tuple[list[set[str]], list[set[str]]]:
         """Return the predicted and the true classes of each sample."""
-        if "prediction" in self.names:  # A column `labels` would then be an input.
+        if "prediction" in self.names:  # not sets of labels; a column `labels` would be an input
             return [{str(v)} for v in self.column("prediction")], [{str(v)} for v in self.column("target")]
         texts = [["" if value is None else str(value) for value in self.column(name)] for name in ("labels", "target")]
         predicted, true = [[{*text.split(";")} - {""} for text in column] for column in texts]

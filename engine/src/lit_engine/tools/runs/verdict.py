@@ -137,7 +137,7 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
             raise UserError(f"{one.path} and {other.path} have different tasks or test sets")
         pair = one.metrics[_recorded(metric, one)], other.metrics[_recorded(metric, other)]
         if not np.isfinite(pair).all():
-            raise UserError(f"{metric} is not finite in {one.path} or {other.path}: {pair[0]} and {pair[1]}")
+            raise UserError(f"{metric} must be finite: it is {pair[0]} in {one.path} and {pair[1]} in {other.path}")
         values.setdefault(key[0] if is_folds else key, []).append(pair)
     means = np.array([np.mean(pairs, axis=0) for pairs in values.values()])
     overlap = None
