@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,10 +17,24 @@ from helpers import TINY, TOY, differences, free_port
 from killing import at_call
 from lit_engine.checkpoints.io import read
 from lit_engine.run.directory import RunDir
+from lit_engine.training.saver import Saver
 from toy.tasks import ImageClassifier
 
 FIT = f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=2 --test_after_fit=false"
 EVERY_STEP = "'--trainer.callbacks=[{class_path: Checkpoint, init_args: {every_n_steps: 1, every_minutes: null}}]'"
+
+
+@pytest.mark.parametrize(
+    ("processes", "batches", "waits"), [(2, [float("inf")], 0), (2, [3], 1), (1, [float("inf")], 1)]
+)
+def test_processes_with_unknown_numbers_of_validation_batches_do_not_wait_for_each_other(
+    monkeypatch, processes, batches, waits
+):
+    asked = []
+    monkeypatch.setattr(Saver, "_agree", lambda self, trainer: asked.append(1) or (0, False))
+    trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), world_size=processes, num_val_batches=batches)
+    Saver().on_validation_batch_end(trainer, None)
+    assert len(asked) == waits
 
 
 @pytest.mark.parametrize("hook", ["training_step", "validation_step"])
