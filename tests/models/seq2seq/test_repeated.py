@@ -68,7 +68,7 @@ def test_gradients_in_bfloat16_are_near_those_in_float32(name):
         gradients.append(torch.autograd.grad(logits.float().square().sum(), parameters))
     for full, half in zip(*gradients, strict=True):
         assert half.dtype == torch.float32
-        assert (full - half).norm() <= 0.15 * full.norm() + 1e-3
+        assert (full - half).norm() <= (0.15 if name == "transformer" else 0.1) * full.norm() + 1e-3
 
 
 def test_on_cuda_bfloat16_autocast_does_not_make_recurrences_float16():

@@ -284,13 +284,13 @@ class RunRecord(Callback):
     def _trained(self, trainer: Trainer) -> dict[str, float]:
         """Return the latest training metrics without learning rates."""
         metrics = trainer.callback_metrics
-        trained = {name for name in metrics if recorded_name(name, "val") not in self._validated}
-        # Lightning logs the metrics of the module's `on_train_epoch_end` after the callbacks' hook, so they are not in
-        # `_logged`.
+        # Metrics of the module's `on_train_epoch_end` are not in `_logged`, because the hooks of callbacks run first.
         names = [
             name
             for name in metrics
-            if (stage := split_stage(name)[0]) == "train" or name in self._logged or (not stage and name in trained)
+            if (stage := split_stage(name)[0]) == "train"
+            or name in self._logged
+            or (not stage and recorded_name(name, "val") not in self._validated)
         ]
         # Lightning adds NAME_step and NAME_epoch to a metric that is logged both per step and per epoch
         single = [name for name in names if (plain := INTERVAL.sub("", name)) == name or plain not in names]

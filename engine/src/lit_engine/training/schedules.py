@@ -198,7 +198,7 @@ def check_multiply(schedulers: Sequence[LRScheduler]) -> None:
         if isinstance(scheduler, _ABSOLUTE) or getattr(scheduler, "eta_min", 0) > 0:
             raise ScheduleError(
                 f"{type(scheduler).__name__} sets an absolute rate or minimum and cannot be multiplied with other "
-                "schedulers. Use it alone, or run schedulers one after another with SequentialLR"
+                "schedulers. Use it alone, or chain the schedulers with SequentialLR"
             )
 
 

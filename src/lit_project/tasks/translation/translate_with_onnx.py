@@ -20,10 +20,8 @@ if source["kind"] != "word":  # subwords
     read, written = (SentencePieceProcessor(model_proto=base64.b64decode(side["model"])) for side in (source, target))
 known = {word: number for number, word in enumerate(source.get("words", ()), EOS + 1)}
 for sentence in sys.argv[1:] or sys.stdin.buffer.read().decode("utf-8-sig").removesuffix("\n").split("\n"):
-    if source["kind"] == "word":
-        ids = [known.get(word, UNK) for word in split_words(prepare(sentence), source["language"])]
-    else:
-        ids = read.Encode(prepare(sentence))
+    words = split_words(prepare(sentence), source["language"])
+    ids = [known.get(word, UNK) for word in words] if known else read.Encode(prepare(sentence))
     memory = ENCODER.run(None, {"source": np.array([[*ids[: TEXT["max_length"]], EOS]])})
     names, found = [one.name for one in STEP.get_inputs()], [BOS]
     fixed = sum(not name.startswith("state_") for name in names[1:])
