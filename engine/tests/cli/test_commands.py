@@ -63,10 +63,10 @@ def test_large_tensors_lie_in_huge_pages(tmp_path):
 def test_freed_memory_is_used_again(tmp_path):
     code = (
         "import resource\n"
-        "for _ in range(10): parts = [b'x' * 2**24 for _ in range(5)]; del parts\n"
+        "for _ in range(10): parts = [b'x' * 2**26 for _ in range(2)]; del parts\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)\n"
     )
-    once = 5 * 2**24 // mmap.PAGESIZE  # pages for all five
+    once = 2 * 2**26 // mmap.PAGESIZE  # pages for both parts
     assert counted(code, tmp_path) < 2 * once
     assert counted(code, tmp_path, program=False) > 8 * once
 

@@ -123,7 +123,7 @@ def keep_freed_memory() -> None:
         with contextlib.suppress(AttributeError):  # the C library is not glibc
             set_option = ctypes.CDLL(None).mallopt
             set_option(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: amount of unused memory to keep
-            set_option(-3, 2**25)  # M_MMAP_THRESHOLD: reuse the memory of tensors below 32 MB (most tensors)
+            set_option(-4, 0)  # M_MMAP_MAX: also reuse the memory of large tensors
 
 
 def main(project: Project, args: Sequence[str] | None = None) -> int:
