@@ -12,7 +12,7 @@ from lit_engine.callbacks.record import MetricsCSV, format_metrics
 from lit_engine.errors import UserError
 from lit_engine.run.directory import RunDir
 from lit_engine.training.parameter_groups import Group, ParameterGroups
-from lit_engine.training.schedules import CosineAnnealingLR, Schedule
+from lit_engine.training.schedules import CosineAnnealingLR, Schedule, learning_rates
 from lit_project.tasks.several_optimizers import Part, TranslatorOfParts
 from lit_project.tasks.translation.task import Translator
 from saving import SaveAt
@@ -86,7 +86,7 @@ def test_each_follows_its_own_schedule_which_ends_with_the_run(trainer):
 
     class Watched(TranslatorOfParts):
         def _step_optimizers(self):
-            seen.append(self.learning_rates())
+            seen.append(learning_rates(self.trainer.optimizers))
             super()._step_optimizers()
 
     task = Watched(
@@ -97,7 +97,7 @@ def test_each_follows_its_own_schedule_which_ends_with_the_run(trainer):
     cosine = [0.05 * (1 + torch.tensor(torch.pi * step / 6).cos().item()) / 2 for step in range(6)]
     assert [rates["lr/encoder"] for rates in seen] == pytest.approx(cosine)
     assert [rates["lr/decoder"] for rates in seen] == pytest.approx([0.5] * 3 + [0.25] * 3)
-    assert task.learning_rates() == pytest.approx({"lr/encoder": 0, "lr/decoder": 0}, abs=1e-9)
+    assert learning_rates(task.trainer.optimizers) == pytest.approx({"lr/encoder": 0, "lr/decoder": 0}, abs=1e-9)
 
 
 def test_both_states_are_in_the_checkpoint(trainer, tmp_path):

@@ -8,12 +8,12 @@ from curves import LR, close, halving
 from torch.optim import lr_scheduler as torch_schedulers
 
 from helpers import SaveAt
+from lit_engine.errors import UserError
 from lit_engine.training.schedules import (
     CosineAnnealingLR,
     LinearLR,
     OneCycleLR,
     Schedule,
-    ScheduleError,
     SequentialLR,
 )
 
@@ -74,7 +74,7 @@ def test_resumed_schedule_cannot_end_elsewhere(train, tmp_path, interval):
     schedule = Schedule(CosineAnnealingLR, interval)
     train(schedule, callbacks=[SaveAt(7, tmp_path / "saved.ckpt")], **RUN)
     ends = {"step": ("20 steps", "30"), "epoch": ("4 epochs", "6")}[interval]
-    with pytest.raises(ScheduleError, match=f"ends after {ends[0]}, but the run would now have {ends[1]}"):
+    with pytest.raises(UserError, match=f"ends after {ends[0]}, but the run would now have {ends[1]}"):
         train(schedule, checkpoint=tmp_path / "saved.ckpt", **{**RUN, "max_epochs": 6})
 
 

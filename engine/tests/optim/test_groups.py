@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from lit_engine.training.parameter_groups import Group, GroupError, ParameterGroups, layers
-from lit_engine.training.schedules import build_optimizers
+from lit_engine.errors import UserError
+from lit_engine.training.parameter_groups import Group, ParameterGroups, layers
+from lit_engine.training.schedules import build_optimizer
 
 
 def net():
@@ -17,7 +18,7 @@ def net():
 
 def optimizer(module, groups):
     sgd = partial(torch.optim.SGD, lr=0.1, weight_decay=0.01)
-    return build_optimizers(groups(module), sgd, [], lambda unit: 10)[0][0]
+    return build_optimizer(sgd, groups(module))
 
 
 def names(module, group):
@@ -87,11 +88,11 @@ def test_layers_of_an_encoder_of_transformers_are_its_blocks():
     ids=["one layer", "nothing", "overlap", "both", "names"],
 )
 def test_groups_that_cannot_be(make, message):
-    with pytest.raises(GroupError, match=message):
+    with pytest.raises(UserError, match=message):
         make()
 
 
 def test_an_option_that_the_optimizer_does_not_know_is_an_error():
     groups = ParameterGroups([Group("head", ["head"], options={"weigth_decay": 0.5})])(net())
-    with pytest.raises(GroupError, match=r"SGD has no option 'weigth_decay'; did you mean weight_decay\?"):
-        build_optimizers(groups, partial(torch.optim.SGD, lr=0.1), [], lambda interval: 1)
+    with pytest.raises(UserError, match=r"SGD has no option 'weigth_decay'; did you mean weight_decay\?"):
+        build_optimizer(partial(torch.optim.SGD, lr=0.1), groups)

@@ -16,7 +16,6 @@ from lit_engine.training.schedules import (
     OneCycleLR,
     PolynomialLR,
     Schedule,
-    ScheduleError,
     SequentialLR,
 )
 from lit_engine.training.task import Task
@@ -41,7 +40,7 @@ def error_of(trainer):
     """Return the message of the error raised before a run with ten batches per epoch starts training."""
 
     def run(*schedules, groups=None, **kwargs):
-        with pytest.raises(ScheduleError) as error:
+        with pytest.raises(UserError) as error:
             trainer(**{"max_epochs": 1, **kwargs}).fit(Line(schedules, groups), DataLoader(torch.ones(10, 2)))
         return str(error.value)
 
@@ -91,7 +90,7 @@ def test_plateau_that_watches_an_unknown_metric_names_those_there_are(trainer):
             self.log("val/loss", 1.0)
 
     task = Logs([Schedule(torch_schedulers.ReduceLROnPlateau, "epoch", monitor="val/los")])
-    with pytest.raises(ScheduleError, match=r"ReduceLROnPlateau monitors 'val/los'; available: .*train/some.*val/loss"):
+    with pytest.raises(UserError, match=r"ReduceLROnPlateau monitors 'val/los'; available: .*train/some.*val/loss"):
         trainer(max_epochs=1).fit(task, DataLoader(torch.ones(10, 2)), DataLoader(torch.ones(1, 2)))
 
 

@@ -9,7 +9,7 @@ from importlib.metadata import version
 import pytest
 import torch
 
-from lit_engine.callbacks.record import format_short
+from lit_engine.callbacks.record import join_metrics
 from lit_engine.checkpoints.choose import choose_checkpoint, find_newest_checkpoint
 from lit_engine.errors import RunError
 from lit_engine.load import load_data, load_model
@@ -196,4 +196,4 @@ def test_a_run_gives_its_task_data_predictions_and_figures(lit, trained):
     (0.98765, "0.9877"), (-12.5, "-12.5000"), (40887.3711, "40887.37"), (2357217792.0, "2.357218e+09"),
 ])  # fmt: skip
 def test_metrics_are_told_with_no_more_digits_than_they_have(value, text):
-    assert format_short(value) == text
+    assert join_metrics({"val/loss": value}, None) == f"val/loss {text}"

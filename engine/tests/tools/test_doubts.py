@@ -171,6 +171,11 @@ def test_corrections_are_checked(lit, workspace, rows, message):
     assert not list(workspace.glob("runs/*/*"))
 
 
+def test_blank_lines_count_in_the_messages_about_corrections(lit, workspace):
+    (workspace / "c.csv").write_text("id,correction\n\ns00,11\n")
+    assert "c.csv, line 3: there is no class '11'" in lit(f"{FIT} --data.corrections=c.csv").err
+
+
 def test_only_a_complete_repeat_over_folds_is_accepted(lit, workspace):
     told = lit("doubts repeats/mine")
     assert (told.status, told.err) == (

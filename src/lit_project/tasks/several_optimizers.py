@@ -15,8 +15,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from lit_engine.distributed.sharding import clip_norm, gradients
 from lit_engine.errors import UserError
 from lit_engine.training.layout import scales_loss
-from lit_engine.training.parameter_groups import Group, GroupError, ParameterGroups
-from lit_engine.training.schedules import OptimizerFactory, Schedule, ScheduleError, build_optimizers
+from lit_engine.training.parameter_groups import Group, ParameterGroups
+from lit_engine.training.schedules import OptimizerFactory, Schedule, build_optimizer, build_schedulers
 from lit_engine.training.task import Task, no_optimizer
 from lit_project.tasks.translation.task import Translator
 
@@ -51,7 +51,7 @@ class SeveralOptimizers(Task):
         kwargs: arguments of the task, except `optimizer`, `schedulers` and `parameter_groups`.
 
     Raises:
-        GroupError: a parameter belongs to no part or several parts, or a pattern matches nothing.
+        UserError: a parameter belongs to no part or several parts, or a pattern matches nothing.
     """
 
     untrained: ClassVar[dict[str, Any]] = {"parts": [Part("all", [], no_optimizer)]}
@@ -77,16 +77,17 @@ class SeveralOptimizers(Task):
         if "base" in by_name:
             lost = by_name["base"]["params"]
             name = next(name for name, parameter in self.named_parameters() if parameter is lost[0])
-            raise GroupError(f"parts: {name} belongs to no part ({len(lost)} such parameters in total)")
+            raise UserError(f"parts: {name} belongs to no part ({len(lost)} such parameters in total)")
         optimizers: list[Any] = []
         configs: list[dict[str, Any]] = []
         for part in self.parts:
             if part.name not in by_name:
-                raise GroupError(f"parts: {part.name} has no trainable parameters")
-            own, schedules = build_optimizers([by_name[part.name]], part.optimizer, part.schedulers, self.length)
+                raise UserError(f"parts: {part.name} has no trainable parameters")
+            optimizer = build_optimizer(part.optimizer, [by_name[part.name]])
+            schedules = build_schedulers(part.schedulers, optimizer, self.length)
             if any("monitor" in config and config["interval"] == "step" for config in schedules):
-                raise ScheduleError(f"parts: a schedule of {part.name} monitors a metric: set its interval to epoch")
-            optimizers += own
+                raise UserError(f"parts: a schedule of {part.name} monitors a metric: set its interval to epoch")
+            optimizers.append(optimizer)
             configs += [{**config, "name": f"{part.name}/{config['name']}"} for config in schedules]
         return optimizers, configs
 

@@ -1,6 +1,5 @@
 """Callback that writes the results of `predict` to the run directory, as a CSV table or as saved tensors."""
 
-import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import Tensor
 from lit_engine.callbacks.drawing import log_table
 from lit_engine.distributed.processes import all_gathered
 from lit_engine.errors import UserError
-from lit_engine.run.directory import write_text
+from lit_engine.run.directory import csv_text, write_text
 
 MOST_LOGGED = 10_000  # maximum number of rows in the W&B table
 
@@ -102,12 +101,8 @@ class PredictionTable(BasePredictionWriter):
             read = range(max(known, default=-1) + 1 if limited else len(samples))
             self.missing = [samples[number][1] for number in read if number not in known]
         if trainer.is_global_zero and rows:
-            text = io.StringIO()
             columns = list(dict.fromkeys(name for row in rows for name in row))  # batches may have different columns
-            writer = csv.DictWriter(text, columns, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-            write_text(file, text.getvalue())
+            write_text(file, csv_text(rows, columns))
             self.files.append(file)
             table = [[row.get(name, "") for name in columns] for row in rows[:MOST_LOGGED]]
             log_table(trainer, f"predictions/{file.stem}", columns, table)

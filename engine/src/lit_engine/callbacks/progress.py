@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from lit_engine._lightning import has_validated, logged_values
-from lit_engine.callbacks.record import COUNTERS, RATE, best_checkpoint, format_short, monitored, put_headline_first
+from lit_engine.callbacks.record import COUNTERS, RATE, best_checkpoint, join_metrics, monitored
 from lit_engine.data.module import accumulation_steps
 from lit_engine.data.sampler import Loader
 from lit_engine.distributed.processes import print_once, replicas
@@ -67,12 +67,9 @@ class ProgressLines(Callback):
         )
         validated = has_validated(trainer)
         kept = {n: v for n, v in values.items() if validated or split_stage(n)[0] != "val"}
-        found = "  ".join(
-            f"{name} {format_short(value)}" for name, value in put_headline_first(kept, pl_module).items()
-        )
         seconds = perf_counter() - self._start
         mark = "  best" if validated and self._is_best(trainer) else ""
-        print_once(f"{epoch_of(trainer)}  {found}  {seconds:.1f} s{mark}")
+        print_once(f"{epoch_of(trainer)}  {join_metrics(kept, pl_module)}  {seconds:.1f} s{mark}")
 
     def _is_best(self, trainer: Trainer) -> bool:
         """Return whether the monitored metric is the best so far, including epochs before the run was resumed."""
@@ -161,8 +158,7 @@ class TerminalProgress(ProgressLines):
         facts = [self._remaining(trainer, batch_idx + 1, now), self._speed(trainer, pl_module, batch_idx + 1, now)]
         facts += [] if rate is None else [f"lr {rate:.3g}"]
         values = collect_progress_metrics(trainer, pl_module, totals_of(pl_module)) | trainer.progress_bar_metrics
-        values = put_headline_first({name: float(value) for name, value in values.items()}, pl_module)
-        metrics = "  ".join(f"{name} {format_short(value)}" for name, value in values.items())
+        metrics = join_metrics({name: float(value) for name, value in values.items()}, pl_module)
         self._show(epoch_of(trainer), batch_idx + 1, trainer.num_training_batches, facts, metrics)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -173,25 +169,12 @@ class TerminalProgress(ProgressLines):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
         dataloader_idx: int = 0
     ) -> None:  # fmt: skip
-        if not trainer.sanity_checking:
-            total = trainer.num_val_batches
-            self._evaluated("validation", batch_idx, total[dataloader_idx] if isinstance(total, list) else total)
+        if not trainer.sanity_checking and perf_counter() >= self._next:
+            stages = {"test": trainer.num_test_batches, "predict": trainer.num_predict_batches}
+            stage = next((name for name in stages if name == trainer.state.fn), "validation")
+            self._show(stage, batch_idx + 1, stages.get(stage, trainer.num_val_batches)[dataloader_idx], [], "")
 
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
-        dataloader_idx: int = 0
-    ) -> None:  # fmt: skip
-        self._evaluated("test", batch_idx, trainer.num_test_batches[dataloader_idx])
-
-    def on_predict_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
-        dataloader_idx: int = 0
-    ) -> None:  # fmt: skip
-        self._evaluated("predict", batch_idx, trainer.num_predict_batches[dataloader_idx])
-
-    def _evaluated(self, stage: str, batch_idx: int, total: float) -> None:
-        if perf_counter() >= self._next:
-            self._show(stage, batch_idx + 1, total, [], "")
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
 
     def _remaining(self, trainer: Trainer, batches: int, now: float) -> str:
         """Return the estimated time until the end of the fit, extrapolated from this process's progress so far."""

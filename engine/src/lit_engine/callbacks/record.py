@@ -20,7 +20,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from lit_engine._lightning import has_validated, logged_values, scales_loss, set_ended, set_root_dir, set_should_stop
+from lit_engine._lightning import has_validated, logged_values, scales_loss, set_ended, set_root_dir
 from lit_engine.data.fingerprint import fingerprints
 from lit_engine.data.module import accumulation_steps
 from lit_engine.distributed.processes import measure_peak_memory, print_once
@@ -191,7 +191,7 @@ class RunRecord(Callback):
         self._start = perf_counter()
         for one in trainer.early_stopping_callbacks:
             if one.stopped_epoch > 0 or one.wait_count >= max(1, one.patience):
-                set_should_stop(trainer, True)
+                trainer.should_stop = True
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin(trainer)
@@ -386,27 +386,23 @@ def get_headline_metric(module: Any) -> str | None:
     return next(reversed(getattr(module, "headline_metrics", ())), None)
 
 
-def put_headline_first(values: Mapping[str, float], module: Any) -> dict[str, float]:
-    """Move the validation or test value of the task's main metric to the front."""
-    first = [
-        name for name in values if strip_stage(name) == get_headline_metric(module) and split_stage(name)[0] != "train"
-    ]
-    return {name: values[name] for name in (*first, *values)}
+def join_metrics(values: Mapping[str, float], module: Any) -> str:
+    """Format values as one line. The validation or test value of the task's main metric comes first.
+
+    Values have four decimals, or seven significant digits if they are at least 1000.
+    """
+    headline = get_headline_metric(module)
+    names = sorted(values, key=lambda name: strip_stage(name) != headline or split_stage(name)[0] == "train")
+    return "  ".join(f"{n} {values[n]:.4f}" if abs(values[n]) < 1000 else f"{n} {values[n]:.7g}" for n in names)
 
 
 def format_metrics(metrics: Mapping[str, Tensor], module: Any) -> str:
     """Format the metrics of an evaluation as one line, without per-class metrics."""
     # some tasks log `epoch` or `step` to set the step of their other metrics
     values = {name: value.item() for name, value in metrics.items() if not is_detail(name) and name not in COUNTERS}
-    values = put_headline_first(values, module)
     samples = values.pop(next((name for name in values if name.endswith("/samples")), ""), None)
     count = "" if samples is None else f"  ({samples:.0f} samples)"
-    return "  ".join(f"{name} {format_short(value)}" for name, value in values.items()) + count
-
-
-def format_short(value: float) -> str:
-    """Format a value with four decimals, or with seven significant digits if it is at least 1000."""
-    return f"{value:.4f}" if abs(value) < 1000 else f"{value:.7g}"
+    return join_metrics(values, module) + count
 
 
 def _round_to(value: float, digits: int) -> str:

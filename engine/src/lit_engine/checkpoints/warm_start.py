@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from lit_engine.checkpoints.io import read
-from lit_engine.checkpoints.weights import Match, load_fitting, match, rename_prefixes
+from lit_engine.checkpoints.weights import Match, match, rename_prefixes
 from lit_engine.classes.names import resolve_class_paths
 from lit_engine.errors import CheckpointError, UserError
 from lit_engine.run.directory import RunDir
@@ -72,7 +72,7 @@ def warm_start(
     strict: bool = False,
     content: dict[str, Any] | None = None,
 ) -> Match:
-    """Load the weights in a checkpoint that fit the model, as in `load_fitting`.
+    """Copy weights with matching names and shapes into the model, and leave all other weights unchanged.
 
     `content` is the content of the checkpoint, if it has already been read.
 
@@ -80,11 +80,21 @@ def warm_start(
     names of weights that are only useful with the checkpoint's data, such as embeddings of a different vocabulary.
 
     Raises:
-        CheckpointError: if no weight fits, if `strict` is set and not all weights fit, or if the file cannot be read.
+        CheckpointError: if no parameter fits, `strict` is set and not all weights fit, or the file cannot be read.
     """
     content = read(checkpoint) if content is None else content
     state = state_of(content, checkpoint)
     find: Any = getattr(model, "meaningless_weights", lambda hyper_parameters: [])
     meaningless = find(content.get("hyper_parameters", {}))
     state = rename_prefixes(state, prefixes) if prefixes else state
-    return load_fitting(model, state, str(checkpoint), strict, meaningless)
+    found = match(model, state, meaningless)
+    # Reject the checkpoint if only buffers match the model.
+    if not {name for name, _ in model.named_parameters()}.intersection(found.loaded):
+        raise CheckpointError(f"no weight of {checkpoint} fits the model:\n{found}")
+    if strict and not found.complete:
+        raise CheckpointError(f"the weights of {checkpoint} do not match the model:\n{found}")
+    # Load the model's own state dict, whose version metadata keeps torchvision models from renaming weights.
+    own = model.state_dict()
+    own.update((name, state[name]) for name in found.loaded)
+    model.load_state_dict(own)
+    return found

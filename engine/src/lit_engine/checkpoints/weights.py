@@ -1,7 +1,7 @@
-"""Compares a state dict with a model by name and shape, renames weights, and loads the weights that fit."""
+"""Compares a state dict with a model by name and shape, and renames weights."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
@@ -16,7 +16,7 @@ class Match:
     missing: list[str]  # only in the model, ignoring batch counts
     unexpected: list[str]  # only in the checkpoint
     other_shape: list[str]  # tensors whose shapes differ, with both shapes
-    meaningless: list[str] = field(default_factory=list)  # not loaded, because they belong to different data
+    meaningless: list[str]  # not loaded, because they belong to different data
 
     @property
     def complete(self) -> bool:
@@ -34,19 +34,20 @@ class Match:
         return "\n".join(lines)
 
 
-def match(model: nn.Module, state: Mapping[str, Tensor]) -> Match:
-    """Compare a state dict with a model by name and shape.
+def match(model: nn.Module, state: Mapping[str, Tensor], meaningless: Collection[str] = ()) -> Match:
+    """Compare a state dict with a model by name and shape. Weights in `meaningless` are not loaded.
 
     A missing `num_batches_tracked` is ignored, because torch does not require this tensor and old files lack it.
     """
     own = model.state_dict()
-    common = [name for name in own if name in state]
+    common = [name for name in own if name in state and name not in meaningless]
     other_shape = [name for name in common if own[name].shape != state[name].shape]
     return Match(
         loaded=[name for name in common if name not in other_shape],
         missing=[name for name in own if name not in state and not name.endswith("num_batches_tracked")],
-        unexpected=[name for name in state if name not in own],
+        unexpected=[name for name in state if name not in own and name not in meaningless],
         other_shape=[f"{n} {tuple(state[n].shape)} instead of {tuple(own[n].shape)}" for n in other_shape],
+        meaningless=[name for name in state if name in meaningless],
     )
 
 
@@ -74,33 +75,4 @@ def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | No
         if prefix not in used:
             beginnings = sorted({name.partition(".")[0] for name in state})
             raise CheckpointError(f"no weight name starts with {prefix!r}; names start with {', '.join(beginnings)}")
-    return found
-
-
-def load_fitting(
-    model: nn.Module,
-    state: Mapping[str, Tensor],
-    source: str,
-    strict: bool = False,
-    meaningless: Collection[str] = (),
-) -> Match:
-    """Copy weights with matching names and shapes into the model, and leave all other weights unchanged.
-
-    Raises:
-        CheckpointError: if no parameter fits, or if `strict` is set and not all weights fit.
-    """
-    left_out = [name for name in state if name in meaningless]
-    found = match(model, {name: value for name, value in state.items() if name not in left_out})
-    missing = [name for name in found.missing if name not in left_out]
-    found = replace(found, missing=missing, meaningless=left_out)
-    # Reject the checkpoint if only buffers match the model.
-    parameters = {name for name, _ in model.named_parameters()}
-    if not parameters.intersection(found.loaded):
-        raise CheckpointError(f"no weight of {source} fits the model:\n{found}")
-    if strict and not found.complete:
-        raise CheckpointError(f"the weights of {source} do not match the model:\n{found}")
-    # Load the model's own state dict, whose version metadata keeps torchvision models from renaming weights.
-    own = model.state_dict()
-    own.update((name, state[name]) for name in found.loaded)
-    model.load_state_dict(own)
     return found

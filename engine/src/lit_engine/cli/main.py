@@ -27,20 +27,20 @@ from lit_engine.errors import UserError, nearest
 from lit_engine.project import Project, current, is_debugging, program, use
 from lit_engine.run.directory import RunDir
 
-# Maps commands to functions that receive the remaining arguments, return the exit status and may raise UserError.
+# Maps commands to their functions in `lit_engine.tools` and their descriptions. The functions receive the remaining
+# arguments, return the exit status and may raise UserError.
 COMMANDS = {
-    "sweep": "lit_engine.tools.sweep.command:sweep",
-    "repeat": "lit_engine.tools.sweep.repeat:repeat",
-    "runs": "lit_engine.tools.runs.listing:runs",
-    "compare": "lit_engine.tools.runs.command:compare",
-    "reproduce": "lit_engine.tools.reproduce.command:reproduce",
-    "doubts": "lit_engine.tools.doubts.command:doubts",
-    "export": "lit_engine.tools.export.command:export",
-    "serve": "lit_engine.tools.serve.command:serve",
-    "examples": "lit_engine.tools.examples:examples",
-    "completion": "lit_engine.tools.completion:completion",
-    "schema": "lit_engine.tools.schema:schema",
-    "--version": "lit_engine.cli.main:version",
+    "sweep": ("sweep.command:sweep", "search hyperparameters"),
+    "repeat": ("sweep.repeat:repeat", "train with several seeds or on each fold; report mean and standard deviation"),
+    "runs": ("runs.listing:runs", "list runs"),
+    "compare": ("runs.command:compare", "compare runs: options, metrics, curves"),
+    "reproduce": ("reproduce.command:reproduce", "train a run again, and report whether the result is the same"),
+    "doubts": ("doubts.command:doubts", "find label errors and near-duplicates after repeat --folds"),
+    "export": ("export.command:export", "export a model for torch, ONNX or other programs"),
+    "serve": ("serve.command:serve", "try out a run in the browser"),
+    "examples": ("examples:examples", "list the configs"),
+    "completion": ("completion:completion", "print a completion script for your shell"),
+    "schema": ("schema:schema", "write a JSON schema of configs for your editor"),
 }
 HELP = """usage: {name} COMMAND [OPTIONS], for example `{name} fit quickstart`
 
@@ -50,17 +50,7 @@ Commands that accept a config or a run:
   test         evaluate a run on the test split
   predict      write predictions for the test split or for new samples
 Other commands:
-  sweep        search hyperparameters
-  repeat       train with several seeds or on each fold; report mean and standard deviation
-  runs         list runs
-  compare      compare runs: options, metrics, curves
-  reproduce    train a run again, and report whether the result is the same
-  doubts       find label errors and near-duplicates after repeat --folds
-  export       export a model for torch, ONNX or other programs
-  serve        try out a run in the browser
-  examples     list the configs
-  completion   print a completion script for your shell
-  schema       write a JSON schema of configs for your editor
+{others}
   --version    print the version
 `{name} COMMAND --help` shows the options of a command."""
 # Commands to suggest if a user types the name of a similar command. A script is suggested only if it exists.
@@ -139,7 +129,8 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
         if not args or args[0] not in commands:
             if args[:1] in (["-h"], ["--help"]):
                 own = [f"Commands of this project: {', '.join(project.commands)}"] if project.commands else []
-                print(fit_width("\n".join([HELP.format(name=project.program), *own])))
+                others = "\n".join(f"  {name:12} {about}" for name, (_, about) in COMMANDS.items())
+                print(fit_width("\n".join([HELP.format(name=project.program, others=others), *own])))
                 return 0
             check_early(args, [*SUBCOMMANDS, *(name for name in commands if name[0] != "-")])
             if {"-h", "--help"} & set(args):
@@ -163,14 +154,16 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
         return 2
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout at exit
-        return 128 + getattr(signal, "SIGPIPE", 13)
+        return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 
 
 def all_commands(project: Project) -> dict[str, str]:
     """Return a dictionary from command names to `module:function`, for all commands that need no config."""
-    return {**COMMANDS, **{name: f"{project.name}.{place}" for name, place in project.commands.items()}}
+    own = {name: f"{project.name}.{place}" for name, place in project.commands.items()}
+    tools = {name: f"lit_engine.tools.{place}" for name, (place, _) in COMMANDS.items()}
+    return {**tools, "--version": "lit_engine.cli.main:version", **own}
 
 
 def _imported(name: str) -> ModuleType:

@@ -105,8 +105,8 @@ def _read(file: str, classes: Sequence[str]) -> dict[str, tuple[str, int]]:
     if missing := [name for name in ("id", "correction") if name not in table.names]:
         raise DataError(f"{file} has no column {' and '.join(missing)}; `doubts` writes a file with these columns")
     found: dict[str, tuple[str, int]] = {}
-    for line, row in enumerate(table.cells().values(), 2):
-        sample, label = row["id"].strip(), row["correction"].strip()
+    for number, row in table.cells().items():  # blank lines count
+        line, sample, label = number + 2, row["id"].strip(), row["correction"].strip()
         if label and label not in classes:
             hint = did_you_mean(label, classes, f"; the classes are {first_of(classes)}")
             raise DataError(f"{file}, line {line}: there is no class {label!r}{hint}")

@@ -14,7 +14,7 @@ from torch import Tensor
 from lit_engine._lightning import device_mesh, rank, set_rank
 
 # SLURM can send SIGUSR1 shortly before the time limit of a job.
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP]
 
 
 def is_first() -> bool:

@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import json
-import math
 import os
 import signal
 import socket
@@ -24,11 +23,12 @@ from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParalle
 
 from lit_engine._lightning import destroy_process_group, group_options, replace_setup
 from lit_engine.errors import UserError
-from lit_engine.project import current, program, variable
+from lit_engine.project import current, program
 from lit_engine.run.provenance import versions
 
 # Packages that, like the project, must have the same version in all processes.
 SAME = ("torch", "lightning", "lit-engine")
+JOIN_SECONDS = 600.0  # how long a process waits for the others
 
 
 def follow_launcher(trainer: Namespace) -> None:
@@ -120,7 +120,7 @@ class Connection:
         for child in self.children:
             child.kill()
         if self.strategy.launcher is not None:  # the launcher may have spawned processes
-            self.strategy.launcher.kill(getattr(signal, "SIGKILL", signal.SIGTERM))
+            self.strategy.launcher.kill(signal.SIGKILL)
 
     def stop_watching(self) -> None:
         """Remove the launched processes from Lightning's observer.
@@ -143,7 +143,7 @@ class Rendezvous:
 
     def __init__(self, host: str, port: int, rank: int, size: int, here: Mapping[str, str]) -> None:
         self.address, self.rank, self.size, self.here = (host, port), rank, size, here
-        self.seconds, self.began, self.told = _seconds(), time.monotonic(), False
+        self.began, self.told = time.monotonic(), False
         self.where, self.who = f"{host}:{port}", f"rank {rank} ({here['host']})"
         self.serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         self.store: Any = None
@@ -187,8 +187,7 @@ class Rendezvous:
 
     def _connect(self) -> Any:
         try:
-            return dist.TCPStore(*self.address, None, self.serves, wait_for_workers=False, multi_tenant=True,
-                                 use_libuv=os.name != "nt")  # fmt: skip
+            return dist.TCPStore(*self.address, None, self.serves, wait_for_workers=False, multi_tenant=True)
         except (RuntimeError, ValueError) as error:
             return error
 
@@ -213,11 +212,9 @@ class Rendezvous:
                 raise UserError(f"{self.who} ended because rank 0 at {self.where} is unreachable") from error
             waited = time.monotonic() - self.began
             # Wait 5 s longer than rank 0, so that rank 0 reports the missing processes.
-            if waited > self.seconds + (5 if self.rank and self.part is not None else 0):
-                raise UserError(
-                    f"{self.who} has waited {self.seconds:g} s ({variable('JOIN_SECONDS')}) for {self._missing()}"
-                )
-            if waited > min(30, self.seconds / 2) and not self.told:
+            if waited > JOIN_SECONDS + (5 if self.rank and self.part is not None else 0):
+                raise UserError(f"{self.who} has waited {JOIN_SECONDS:g} s for {self._missing()}")
+            if waited > min(30, JOIN_SECONDS / 2) and not self.told:
                 self.told = True
                 print(f"{self.who} waits for {self._missing()}", file=sys.stderr, flush=True)
             time.sleep(0.05)
@@ -254,12 +251,3 @@ def describe_version_mismatch(processes: Sequence[Mapping[str, str]]) -> str:
                 f"and {other[name]} in rank {rank} ({other['host']}): install the same version everywhere"
             )
     return ""
-
-
-def _seconds() -> float:
-    name = variable("JOIN_SECONDS")
-    text = os.environ.get(name, "600")
-    with contextlib.suppress(ValueError):
-        if 0 < (seconds := float(text)) < math.inf:
-            return seconds
-    raise UserError(f"{name} must be a number of seconds, got {text!r}")

@@ -79,8 +79,8 @@ class Sharded(ModelParallelStrategy):
             return super().optimizer_step(optimizer, closure, model, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
             in_closure = "closure" in [frame.name for frame in extract_tb(error.__traceback__)]
-            of_device = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)  # since torch 2.8
-            if in_closure or isinstance(error, of_device | torch.OutOfMemoryError | torch.distributed.DistError):
+            of_device = torch.AcceleratorError | torch.OutOfMemoryError | torch.distributed.DistError
+            if in_closure or isinstance(error, of_device):
                 raise  # the optimizer type is not the cause
             # Show only the first sentence, because the rest of torch's message is for developers.
             reason = str(error).splitlines()[0].partition(", need to")[0].partition(". ")[0]

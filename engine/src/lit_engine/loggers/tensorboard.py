@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import options_of
+from lit_engine.training.layout import evaluating
 
 NUMBER = int | float | str  # types of hyperparameters in TensorBoard
 
@@ -49,13 +50,9 @@ class TensorBoardExtras(Callback):
         for writer in writers:
             writer.add_image("train/images", grid, trainer.global_step)
         if pl_module.device_mesh is None:  # a model sharded over processes is not traced
-            modes = {module: module.training for module in pl_module.modules()}  # frozen modules are in evaluation mode
-            pl_module.eval()  # tracing must not update batch norm statistics
             try:
-                for writer in writers:
-                    writer.add_graph(pl_module, images[:1])
+                with evaluating(pl_module):  # tracing must not update batch norm statistics
+                    for writer in writers:
+                        writer.add_graph(pl_module, images[:1])
             except Exception as error:  # some models cannot be traced, such as compiled ones
                 print(f"note: no model graph for TensorBoard: {str(error).strip().splitlines()[0]}", flush=True)
-            finally:
-                for module, training in modes.items():
-                    module.training = training

@@ -16,6 +16,7 @@ runs/CONFIG/STAMP/
 
 import contextlib
 import csv
+import io
 import json
 import os
 import re
@@ -53,6 +54,15 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
+    """Return rows as CSV, with a header. By default, the columns are those of the first row."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns or list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 @dataclass(frozen=True)
@@ -218,13 +228,6 @@ class RunDir:
         if last is ...:
             return "finished" if "fit" in self.metrics() else "unfinished"
         return "killed" if last is None else "finished" if last == 0 else "stopped" if last > 128 else "failed"
-
-    def is_page_outdated(self) -> bool:
-        """Return whether the page is missing or older than the metrics, which happens if the process was killed."""
-        page, metrics = self.path / "index.html", [self.path / "metrics.csv", self.path / "metrics.json"]
-        return not page.exists() or any(
-            file.exists() and file.stat().st_mtime > page.stat().st_mtime for file in metrics
-        )
 
     def end(self, status: int, **known: Any) -> None:
         """Add the exit status and other values, such as the duration, to the last entry of provenance.json."""

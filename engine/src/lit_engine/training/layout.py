@@ -1,8 +1,8 @@
 """Sets a network's memory format, compiles it, adds activation checkpointing, and warns about emulated bfloat16."""
 
 import platform
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import MethodType
 from typing import Any, Literal, TypedDict
@@ -104,6 +104,18 @@ class _CopiedBuffers:
     def __exit__(self, *_: Any) -> None:
         for module, buffers in zip(self.modules, self.kept, strict=True):
             module._buffers.update(buffers)
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Set evaluation mode in a `with` block. Afterwards, each module returns to its previous mode."""
+    modes = [(module, module.training) for module in net.modules()]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def is_wrong_in_channels_last(layer: nn.Module) -> bool:

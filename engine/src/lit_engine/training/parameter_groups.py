@@ -11,10 +11,6 @@ from torch.optim import Optimizer
 from lit_engine.errors import UserError, did_you_mean
 
 
-class GroupError(UserError):
-    """Error for parameter groups that overlap, match no parameter or have invalid options."""
-
-
 @dataclass
 class Group:
     """Group of parameters with its own optimizer options.
@@ -49,7 +45,7 @@ class ParameterGroups:
             norm scales. Section 3.1 of "Bag of Tricks for Image Classification" (2019) disables this decay.
 
     Raises:
-        GroupError: if `layer_decay` is outside (0, 1] or combined with `groups`, or if group names are not unique.
+        UserError: if `layer_decay` is outside (0, 1] or combined with `groups`, or if group names are not unique.
     """
 
     groups: list[Group] = field(default_factory=list)
@@ -58,16 +54,16 @@ class ParameterGroups:
 
     def __post_init__(self) -> None:
         if self.layer_decay is not None and (self.groups or not 0 < self.layer_decay <= 1):
-            raise GroupError(f"parameter_groups: set either groups or a layer_decay in (0, 1], got {self.layer_decay}")
+            raise UserError(f"parameter_groups: set either groups or a layer_decay in (0, 1], got {self.layer_decay}")
         names = ["base", *(group.name for group in self.groups)]
         if len({*names}) < len(names):
-            raise GroupError(f"parameter_groups: group names must be unique: {', '.join(names)}")
+            raise UserError(f"parameter_groups: group names must be unique: {', '.join(names)}")
 
     def __call__(self, module: nn.Module) -> list[dict[str, Any]]:
         """Return a module's trainable parameters as optimizer groups, which contain `name` and `lr_factor`.
 
         Raises:
-            GroupError: if a pattern matches nothing, two groups match the same parameter, or `layer_decay` finds only
+            UserError: if a pattern matches nothing, two groups match the same parameter, or `layer_decay` finds only
                 one layer.
         """
         shares = self._by_layer(module) if self.layer_decay is not None else self._by_pattern(module)
@@ -92,12 +88,12 @@ class ParameterGroups:
             used |= owners
             names = sorted({owner for owner, _ in owners}) or ["base"]
             if len(names) > 1:
-                raise GroupError(f"parameter_groups: {name} is matched by {' and by '.join(names)}")
+                raise UserError(f"parameter_groups: {name} is matched by {' and by '.join(names)}")
             members[names[0]].append(parameter)
         for group in self.groups:
             for pattern in group.match:
                 if (group.name, pattern) not in used:
-                    raise GroupError(f"parameter_groups: {pattern!r} of group {group.name} matches no parameter")
+                    raise UserError(f"parameter_groups: {pattern!r} of group {group.name} matches no parameter")
         return [(group, members[group.name]) for group in (Group("base", []), *self.groups)]
 
     def _by_layer(self, module: nn.Module) -> Shares:
@@ -111,7 +107,7 @@ class ParameterGroups:
         # If no layer precedes them, they use the learning rate of the first layer.
         counted = [path not in every and any(p.ndim > 1 for p in members[path]) for path in paths]
         if sum(counted) < 2:
-            raise GroupError(f"parameter_groups: layer_decay found only one layer, {', '.join(paths)}: set groups")
+            raise UserError(f"parameter_groups: layer_decay found only one layer, {', '.join(paths)}: set groups")
         shares = []
         for number, path in enumerate(paths):
             after = min(sum(counted[number + 1 :]), max(sum(counted) - 1, 0))
@@ -144,9 +140,9 @@ def layers(module: nn.Module, path: str = "") -> list[str]:
 
 
 def check_options(groups: Iterable[Any], optimizer: Optimizer) -> None:
-    """Raise GroupError if a group has an unknown option, which its optimizer would ignore."""
+    """Raise UserError if a group has an unknown option, which its optimizer would ignore."""
     for group in groups:
         for name in group if isinstance(group, dict) else ():
             if name not in (*optimizer.defaults, "params", "name", "lr_factor"):
                 kind, hint = type(optimizer).__name__, did_you_mean(name, optimizer.defaults)
-                raise GroupError(f"parameter_groups: {kind} has no option {name!r}{hint}")
+                raise UserError(f"parameter_groups: {kind} has no option {name!r}{hint}")

@@ -18,10 +18,6 @@ from lit_engine.errors import UserError
 from lit_engine.training.parameter_groups import check_options
 
 
-class ScheduleError(UserError):
-    """Error for a learning rate schedule that contradicts itself or the length of the run."""
-
-
 @dataclass
 class Horizon:
     """Number of steps until the end of the run (None if unlimited), and whether a scheduler used this number."""
@@ -40,11 +36,11 @@ def horizon() -> int:
     Call this function in the constructor of your own scheduler if the schedule must end with the run.
 
     Raises:
-        ScheduleError: if the length of the run is unlimited.
+        UserError: if the length of the run is unlimited.
     """
     current = _horizon.get()
     if current.steps is None:
-        raise ScheduleError(
+        raise UserError(
             "a scheduler needs a run with a known length of at least one step: "
             "see trainer.max_epochs, max_steps and limit_train_batches"
         )
@@ -151,7 +147,7 @@ class SequentialLR(lr_scheduler.SequentialLR):
             `frequency` intervals. A value below 1 is a fraction of the run.
 
     Raises:
-        ScheduleError: if the milestones are not ascending, are outside the run or do not match the number of
+        UserError: if the milestones are not ascending, are outside the run or do not match the number of
             schedulers, or if a scheduler cannot be part of a sequence.
     """
 
@@ -163,12 +159,12 @@ class SequentialLR(lr_scheduler.SequentialLR):
         # In a short run, two fractions may be rounded to the same step.
         ascend = borders == sorted(borders) and len({*milestones}) == len(milestones) and min(milestones, default=1) > 0
         if not ascend or len(milestones) != len(schedulers) - 1:
-            raise ScheduleError(
+            raise UserError(
                 "the milestones of SequentialLR must be positive and ascending. "
                 f"Each scheduler after the first needs one. Got {list(milestones)} for {len(schedulers)} schedulers"
             )
         if end is not None and borders and borders[-1] >= end and milestones[-1] >= 1:
-            raise ScheduleError(f"milestone {borders[-1]} of SequentialLR is not within the run, which ends at {end}")
+            raise UserError(f"milestone {borders[-1]} of SequentialLR is not within the run, which ends at {end}")
         parts: list[LRScheduler] = []
         starts = []
         for start, stop, factory in zip([0, *borders], [*borders, end], schedulers, strict=True):
@@ -178,7 +174,7 @@ class SequentialLR(lr_scheduler.SequentialLR):
             with horizon_is(None if stop is None else stop - start):
                 parts.append(factory(optimizer))
             if isinstance(parts[-1], _NOT_IN_SEQUENCE):
-                raise ScheduleError(f"{type(parts[-1]).__name__} cannot be part of a SequentialLR")
+                raise UserError(f"{type(parts[-1]).__name__} cannot be part of a SequentialLR")
         super().__init__(optimizer, parts, starts[1:])
 
 
@@ -193,23 +189,23 @@ _ABSOLUTE = (
 
 
 def check_multiply(schedulers: Sequence[LRScheduler]) -> None:
-    """Raise ScheduleError if one of several schedulers overwrites the effect of the others."""
+    """Raise UserError if one of several schedulers overwrites the effect of the others."""
     for scheduler in schedulers if len(schedulers) > 1 else ():
         if isinstance(scheduler, _ABSOLUTE) or getattr(scheduler, "eta_min", 0) > 0:
-            raise ScheduleError(
+            raise UserError(
                 f"{type(scheduler).__name__} sets an absolute rate or minimum and cannot be multiplied with other "
                 "schedulers. Use it alone, or chain the schedulers with SequentialLR"
             )
 
 
 def check_groups(scheduler: LRScheduler, rates: Sequence[float]) -> None:
-    """Raise ScheduleError if a schedule would not preserve the ratios between the groups' learning rates."""
+    """Raise UserError if a schedule would not preserve the ratios between the groups' learning rates."""
     name, lowest = type(scheduler).__name__, min(rates)
     if isinstance(scheduler, lr_scheduler.CyclicLR) and len({*rates}) > len({*scheduler.base_lrs}):
-        raise ScheduleError(f"{name} has one base_lr for parameter groups with different rates: list one per group")
+        raise UserError(f"{name} has one base_lr for parameter groups with different rates: list one per group")
     for part in (scheduler, *getattr(scheduler, "_schedulers", ())):
         if getattr(part, "eta_min", 0) > lowest:
-            raise ScheduleError(f"{name}: eta_min {part.eta_min} is above the rate of a parameter group, {lowest:.3g}")
+            raise UserError(f"{name}: eta_min {part.eta_min} is above the rate of a parameter group, {lowest:.3g}")
 
 
 OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
@@ -260,27 +256,11 @@ def learning_rates(optimizers: Sequence[Optimizer]) -> dict[str, float]:
     return {f"lr/{group.get('name', number)}": float(group["lr"]) for number, group in enumerate(groups)}
 
 
-def build_optimizers(
-    parameters: Iterable[Tensor] | Iterable[dict[str, Any]],
-    optimizer: OptimizerFactory,
-    schedules: Sequence[Schedule],
-    length: Callable[[str], int | None],
-) -> tuple[list[Optimizer], list[dict[str, Any]]]:
-    """Build the optimizer and its schedules (see `build_optimizer` and `build_schedulers`).
-
-    Returns:
-        The lists that `LightningModule.configure_optimizers` returns.
-    """
-    optim = build_optimizer(optimizer, parameters)
-    return [optim], build_schedulers(schedules, optim, length)
-
-
 def build_optimizer(factory: OptimizerFactory, parameters: Iterable[Tensor] | Iterable[dict[str, Any]]) -> Optimizer:
     """Build an optimizer for parameters or parameter groups, and apply each group's `lr_factor`.
 
     Raises:
-        UserError: if the optimizer rejects its arguments.
-        GroupError: if a parameter group has an option that the optimizer does not have.
+        UserError: if the optimizer rejects its arguments, or does not have an option of a parameter group.
     """
     given: list[Any] = list(parameters)
     optimizer = _make("optimizer", factory, given)
@@ -299,15 +279,14 @@ def build_schedulers(
         Lightning's scheduler configs.
 
     Raises:
-        ScheduleError: if a schedule contradicts itself, another schedule or the length of the run.
-        UserError: if a scheduler rejects its arguments.
+        UserError: if a scheduler rejects its arguments, or contradicts itself, another one or the length of the run.
     """
     rates = [float(group["lr"]) for group in optimizer.param_groups]
     configs = []
     for number, schedule in enumerate(schedules):
         name = f"schedulers[{number}]"
         if schedule.frequency < 1:
-            raise ScheduleError(f"{name}: frequency must be at least 1, got {schedule.frequency}")
+            raise UserError(f"{name}: frequency must be at least 1, got {schedule.frequency}")
         end = length(schedule.interval)
         with horizon_is(None if end is None else -(-end // schedule.frequency)) as seen:
             scheduler = _make(name, schedule.scheduler, optimizer)
@@ -315,7 +294,7 @@ def build_schedulers(
         # The scheduler's state contains this attribute, so a resumed run can check its length.
         scheduler.planned_length = end if seen.used else None
         if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) != (schedule.monitor is not None):
-            raise ScheduleError(f"{name}: only ReduceLROnPlateau needs a metric to monitor")
+            raise UserError(f"{name}: only ReduceLROnPlateau needs a metric to monitor")
         config: dict[str, Any] = {
             "scheduler": scheduler,
             "interval": schedule.interval,
@@ -342,12 +321,12 @@ def _make(where: str, factory: Callable[[Any], Any], argument: Any) -> Any:
 
 
 def check_resumed(trainer: Trainer, run: Callable[[str], int | None]) -> None:
-    """Raise ScheduleError if a resumed schedule no longer ends with the run."""
+    """Raise UserError if a resumed schedule no longer ends with the run."""
     for config in trainer.lr_scheduler_configs:
         planned = getattr(config.scheduler, "planned_length", None)
         length = run(config.interval)
         if planned is not None and planned != length:
-            raise ScheduleError(
+            raise UserError(
                 f"the learning rate schedule of this run ends after {planned} {config.interval}s, "
                 f"but the run would now have {length}: keep its max_epochs, batch size and number of devices, "
                 "continue with --fork instead of --run, or keep the current rate with --model.schedulers=null"

@@ -13,15 +13,7 @@ from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torchmetrics import Metric
 
-from lit_engine._lightning import (
-    QuickModule,
-    has_validated,
-    is_compiled,
-    loss_scale,
-    scales_loss,
-    trainer_of,
-    unscales_itself,
-)
+from lit_engine import _lightning
 from lit_engine.checkpoints.io import read
 from lit_engine.classes.names import drop_weights, import_class, instantiate
 from lit_engine.data.module import accumulation_schedule
@@ -43,8 +35,8 @@ from lit_engine.training.parameter_groups import ParameterGroups
 from lit_engine.training.schedules import (
     OptimizerFactory,
     Schedule,
-    ScheduleError,
-    build_optimizers,
+    build_optimizer,
+    build_schedulers,
     check_resumed,
     learning_rates,
     steps_of_epochs,
@@ -59,7 +51,7 @@ def no_optimizer(parameters: Any) -> Any:
     raise UserError("a task from load_from_checkpoint has no optimizer: pass one as optimizer=…")
 
 
-class Task(QuickModule):
+class Task(_lightning.QuickModule):
     """Base class of tasks. A subclass implements three step methods, and the task logs exact means over all samples.
 
     The example logs `train/loss`, `train/accuracy`, `val/loss` and `val/accuracy` at the end of each epoch. The values
@@ -161,7 +153,7 @@ class Task(QuickModule):
         net.to(memory_format=torch.channels_last if last else torch.contiguous_format)
         if self.checkpoint_blocks:
             checkpoint_in_place(net)
-        if self.compilation is not None and not is_compiled(net):
+        if self.compilation is not None and not _lightning.is_compiled(net):
             options = self.compilation
             compile_in_place(net, {"backend": options} if isinstance(options, str) else options)
 
@@ -186,7 +178,7 @@ class Task(QuickModule):
         if self._is_still_scaled(optimizer):
             if by_value:  # clipping would make infinite gradients finite, so the step would not be skipped
                 raise UserError("16-mixed with a fused optimizer cannot clip by value: set fused: false")
-            limit *= loss_scale(self.trainer)
+            limit *= _lightning.loss_scale(self.trainer)
         if by_value:
             for gradient in local_shards(gradients(optimizer)):
                 gradient.clamp_(-limit, limit)
@@ -195,7 +187,7 @@ class Task(QuickModule):
 
     def _is_still_scaled(self, optimizer: Any) -> bool:
         """Return whether the optimizer will unscale the gradients itself, as in 16-mixed mode with fused optimizers."""
-        return scales_loss(self.trainer) and unscales_itself(optimizer)
+        return _lightning.scales_loss(self.trainer) and _lightning.unscales_itself(optimizer)
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
@@ -236,7 +228,7 @@ class Task(QuickModule):
             sums = {"loss": mean.detach() * count, **sums}
         if self._counted and not (self.trainer.training and self._may_compute_again()):
             raise ValueError("step was called twice for a batch, which would count it twice: use add_sums instead")
-        trainer = trainer_of(self)
+        trainer = _lightning.trainer_of(self)
         self._counted = trainer is not None
         if trainer is not None and not trainer.training:
             self.evaluated.add(count, **sums)
@@ -252,7 +244,7 @@ class Task(QuickModule):
 
     def add_sums(self, **sums: Tensor) -> None:
         """Add more scalar sums for the batch that `step` has just counted, for example in a subclass."""
-        trainer = trainer_of(self)
+        trainer = _lightning.trainer_of(self)
         evaluates = trainer is not None and not trainer.training
         if not evaluates and self._fills():
             sums = {name: value * 0 for name, value in sums.items()}
@@ -260,7 +252,7 @@ class Task(QuickModule):
 
     def _fills(self) -> bool:
         """Return whether this training batch only repeats a sample of another batch (see `EpochBatches`)."""
-        trainer = trainer_of(self)
+        trainer = _lightning.trainer_of(self)
         return trainer is not None and getattr(trainer.train_dataloader, "filler", False)
 
     def _may_compute_again(self) -> bool:
@@ -277,7 +269,7 @@ class Task(QuickModule):
         if (self.trainer.global_step + 1) % self._log_every == 0:
             norm = total_norm(gradients(optimizer))
             if self._is_still_scaled(optimizer):
-                norm = norm / loss_scale(self.trainer)
+                norm = norm / _lightning.loss_scale(self.trainer)
             self._gradient_norm = norm
 
     def parameter_groups(self) -> Iterable[Any]:
@@ -290,10 +282,11 @@ class Task(QuickModule):
         """Build the optimizer and its schedules, which end with the run.
 
         Raises:
-            ScheduleError: if a schedule contradicts itself, another schedule or the length of the run.
-            GroupError: if the parameter groups are invalid.
+            UserError: if the parameter groups are invalid, or a schedule contradicts itself, another schedule or the
+                length of the run.
         """
-        return build_optimizers(self.parameter_groups(), self.optimizer_factory, self.schedules, self.length)
+        optimizer = build_optimizer(self.optimizer_factory, self.parameter_groups())
+        return [optimizer], build_schedulers(self.schedules, optimizer, self.length)
 
     def length(self, interval: str) -> int | None:
         """Return the length of the run in units of `interval` (`step` or `epoch`), or None if it is unlimited."""
@@ -336,7 +329,7 @@ class Task(QuickModule):
         check_resumed(self.trainer, self.length)
         watched = {schedule.monitor or "" for schedule in self.all_schedules}
         if not self.trainer.enable_validation and any(name.startswith("val/") for name in watched):
-            raise ScheduleError(f"a schedule monitors {max(watched)!r}, but the run is not validated")
+            raise UserError(f"a schedule monitors {max(watched)!r}, but the run is not validated")
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the epoch's running sums, so that the run can resume mid-epoch."""
@@ -344,7 +337,7 @@ class Task(QuickModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore this replica's sums. If the number of replicas changed, the first replica receives all sums."""
-        trainer = trainer_of(self)
+        trainer = _lightning.trainer_of(self)
         if trainer is not None and trainer.precision == "64-true":
             self.double()  # Lightning converts the module after loading, which would round the weights to float32
         running = checkpoint.get("running", {})
@@ -364,7 +357,7 @@ class Task(QuickModule):
         seed_step(self._seed, "step", self.current_epoch, batch_idx, replicas(trainer).rank, device=self.device)
         ends = batch_idx + 1 == trainer.num_training_batches or trainer.global_step + 1 == trainer.max_steps
         if ends or (trainer.global_step + 1) % self._log_every == 0:
-            self._rates = self.learning_rates()  # schedulers change the rates before the end of the step
+            self._rates = learning_rates(trainer.optimizers)  # schedulers change the rates before the end of the step
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Every `log_every_n_steps` steps, log the loss of an optimizer step (over all micro-batches) and the rates."""
@@ -410,19 +403,10 @@ class Task(QuickModule):
         """Return the metrics to log for an evaluation, computed from the sums over all processes (`totals`)."""
         return {**totals.means(), self.unit: float(totals.count)}
 
-    def _evaluation_end(self, split: str) -> None:
-        totals = self.evaluated.reduce(self)
-        if totals.count:
-            own, more = self.evaluation_metrics(totals, split), self._metrics.compute()
-            if both := own.keys() & more.keys():
-                raise UserError(f"model.metrics: the task itself logs {max(both)}: rename the metric")
-            self.log_reduced({f"{split}/{name}": value for name, value in {**own, **more}.items()})
-
     def on_validation_epoch_start(self) -> None:
         self.evaluation_start()
 
-    def on_test_epoch_start(self) -> None:
-        self.evaluation_start()
+    on_test_epoch_start = on_validation_epoch_start
 
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
         return self.evaluate(batch, "val")
@@ -439,10 +423,14 @@ class Task(QuickModule):
         return outputs
 
     def on_validation_epoch_end(self) -> None:
-        self._evaluation_end("val")
+        totals, split = self.evaluated.reduce(self), "test" if self.trainer.testing else "val"
+        if totals.count:
+            own, more = self.evaluation_metrics(totals, split), self._metrics.compute()
+            if both := own.keys() & more.keys():
+                raise UserError(f"model.metrics: the task itself logs {max(both)}: rename the metric")
+            self.log_reduced({f"{split}/{name}": value for name, value in {**own, **more}.items()})
 
-    def on_test_epoch_end(self) -> None:
-        self._evaluation_end("test")
+    on_test_epoch_end = on_validation_epoch_end
 
     def on_validation_end(self) -> None:
         """Exclude mid-epoch validation from the training time."""
@@ -481,15 +469,11 @@ class Task(QuickModule):
             if not (due and isinstance(config.scheduler, ReduceLROnPlateau)):
                 continue
             monitor = str(schedule.monitor)
-            if monitor.startswith("val/") and not has_validated(self.trainer):
+            if monitor.startswith("val/") and not _lightning.has_validated(self.trainer):
                 continue  # the value is from an earlier epoch
             if monitor not in metrics:
-                raise ScheduleError(f"ReduceLROnPlateau monitors {monitor!r}; available: {', '.join(sorted(metrics))}")
+                raise UserError(f"ReduceLROnPlateau monitors {monitor!r}; available: {', '.join(sorted(metrics))}")
             config.scheduler.step(metrics[monitor])
-
-    def learning_rates(self) -> dict[str, float]:
-        """Return the rate of each parameter group as `lr`, or as `lr/NAME` (`lr/0`…) if there are several groups."""
-        return learning_rates(self.trainer.optimizers)
 
 
 def load_module(

@@ -1,17 +1,17 @@
 """The translation task, which trains on sentence pairs and translates raw text."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from lit_engine.distributed.processes import all_gathered
 from lit_engine.errors import CheckpointError, DataError, UserError
 from lit_engine.training.exact import Totals
+from lit_engine.training.layout import evaluating
 from lit_engine.training.schedules import OptimizerFactory, build_optimizer, build_schedulers
 from lit_engine.training.task import Task
 from lit_project.models.losses import at_least_float32
@@ -50,18 +50,6 @@ def is_best(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
         return logits_BTV.argmax(dim=-1) == labels_BT
     # On a CPU, `amax` is five times as fast as `argmax`.
     return logits_BTV.gather(-1, labels_BT[..., None]).squeeze(-1) >= logits_BTV.amax(dim=-1)
-
-
-@contextmanager
-def evaluating(net: nn.Module) -> Iterator[None]:
-    """Turn off dropout in a `with` block. Afterwards, each module returns to its previous mode."""
-    modes = [(module, module.training) for module in net.modules()]
-    net.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 class Translator(Task):

@@ -2,7 +2,6 @@
 
 import argparse
 import csv
-import io
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any
 from lit_engine.cli.explain import OptionParser, at_least
 from lit_engine.errors import UserError
 from lit_engine.project import program
+from lit_engine.run.directory import csv_text
 from lit_engine.tools.json_output import HELP, json_document
 from lit_engine.tools.runs.command import write
 
@@ -57,11 +57,7 @@ def doubts(args: Sequence[str]) -> int:
         if samples.features is None:
             lines.append("near-duplicates: unknown, because the network has no linear layer with one output per class")
         print("\n".join(lines))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]) if rows else ["correction", "id"], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write("table", "csv", file, text.getvalue())
+        write("table", "csv", file, csv_text(rows, () if rows else ["correction", "id"]))
         print(f"fill in the `correction` column, then run `{program()} fit CONFIG --data.corrections={file}`")
         page, now = file.with_suffix(".html"), f"{datetime.now():%Y-%m-%d %H:%M}"
         footer = f"{program()} doubts {shlex.join(args)} · {now}"

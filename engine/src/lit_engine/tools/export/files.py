@@ -19,11 +19,6 @@ from lit_engine.tools.export.parts import Exported, Run, export_forward, get_exa
 
 WRITERS = {"pt2": write_pt2, "onnx": write_onnx}
 MOST = 1e-4  # allowed difference from `predict`. Float32 rounding errors are smaller.
-# With these trainer settings, `predict` returns the same results as the exported files.
-TRAINER = {
-    "accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "precision": "32-true", "logger": False,
-    "enable_progress_bar": False, "enable_checkpointing": False, "limit_predict_batches": 2, "inference_mode": False,
-}  # fmt: skip
 
 
 class Exporter:
@@ -39,7 +34,9 @@ class Exporter:
 
     def __init__(self, run: RunDir, checkpoint: Path) -> None:
         self.run, self.checkpoint = run, checkpoint
-        self.task, data, trainer = load_for_prediction(run, checkpoint, **TRAINER)
+        # With these trainer settings, `predict` returns the same results as the exported files.
+        settings = {"accelerator": "cpu", "precision": "32-true", "limit_predict_batches": 2, "inference_mode": False}
+        self.task, data, trainer = load_for_prediction(run, checkpoint, **settings)
         self.preparation = data.describe_preparation() if hasattr(data, "describe_preparation") else {}
         # torch.export rejects compiled models, and warns about the channels-last memory format.
         vars(self.task).update(backend=None, channels_last=False)

@@ -23,21 +23,7 @@ from lit_engine.project import is_debugging, program
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.metric_names import get_stage, is_detail, strip_stage
 from lit_engine.run.options import options_of
-from lit_engine.tools.pages.html import (
-    Cell,
-    Html,
-    code,
-    contents,
-    facts,
-    figures,
-    folded,
-    heading,
-    link,
-    page,
-    paragraph,
-    picture,
-    table,
-)
+from lit_engine.tools.pages import html
 from lit_engine.tools.pages.intervals import RESAMPLES, averages, wilson
 from lit_engine.tools.runs.columns import duration, number
 from lit_engine.tools.runs.reading import FACTS, Run, numbers, parts_of
@@ -68,34 +54,34 @@ def render_page(run: Run) -> str:
     drawn = sorted((run.path / "figures").glob("*.png"))
     for folder in sorted({file.parent for file in run.path.glob("figures/*/*.png")}):
         drawn += sorted(folder.glob("*.png"))[-MOST_PER_FOLDER:]
-    results = [table(*_numbers(run, sections)), paragraph(_weights_of(run, sections), soft=True)]
+    results = [html.table(*_numbers(run, sections)), html.paragraph(_weights_of(run, sections), soft=True)]
     parts: dict[str, list[str]] = {"Results": results}  # section title → content
     for title, section, split in (("Test", "test", "test"), ("Validation", "validate", "val"), ("Training", "", "")):
         found = [file for file in drawn if file.name.startswith(split)]
         drawn = [file for file in drawn if file not in found]
         samples = run.path / "predictions" / f"{split}_samples.json"
         curves = [] if split else _curves(run, {file.stem for file in found})
-        drawings = [*curves, figures(found, run.path)] if found else [*curves]
+        drawings = [*curves, html.figures(found, run.path)] if found else [*curves]
         parts[title] = [*drawings, *_classes(sections.get(section, {}), title), *_samples(samples, title)]
     changed = [
         (key, "not set" if before is None else str(before), str(now))
         for entry in entries
         for key, (before, now) in entry.get("changed", {}).items()
     ]
-    parts["Changed options"] = [table(["option", "in the config", "here"], changed)] if changed else []
-    parts["Hyperparameters"] = [table(["option", "value"], options)] if (options := _hyperparameters(run)) else []
+    parts["Changed options"] = [html.table(["option", "in the config", "here"], changed)] if changed else []
+    parts["Hyperparameters"] = [html.table(["option", "value"], options)] if (options := _hyperparameters(run)) else []
     parts["Provenance"] = [*_origin(run, entries)]
-    parts["How to use it"] = [code(_commands(run))]
+    parts["How to use it"] = [html.code(_commands(run))]
     if (config := run.path / "config.yaml").is_file():
-        parts["How to use it"].append(code(config.read_text(encoding="utf-8"), "The complete config"))
+        parts["How to use it"].append(html.code(config.read_text(encoding="utf-8"), "The complete config"))
     parts["Files"] = [*_files(run.path)]
     shown = {title: inside for title, inside in parts.items() if inside}
-    body = [part for title, inside in shown.items() for part in (heading(title), *inside)]
+    body = [part for title, inside in shown.items() for part in (html.heading(title), *inside)]
     footer = f"{program()} · {datetime.now():%Y-%m-%d %H:%M}"
-    return page(RunDir(run.path).name, [paragraph(_summary(run)), contents(shown), *body], footer)
+    return html.page(RunDir(run.path).name, [html.paragraph(_summary(run)), html.contents(shown), *body], footer)
 
 
-def _hyperparameters(run: Run) -> list[list[Cell]]:
+def _hyperparameters(run: Run) -> list[list[html.Cell]]:
     """Return the configured options that differ from the default arguments of the Trainer and other classes."""
     from lightning.pytorch import Trainer
 
@@ -108,7 +94,7 @@ def _hyperparameters(run: Run) -> list[list[Cell]]:
     options |= {key: value for key, value in run.options.items() if key in ("fork", "init_from", "init_prefixes")}
     chosen = {k: v for k, v in options.items() if v not in unset and (k not in defaults or v != defaults[k])}
     # a long name may be wrapped after a dot
-    shown = [Html(escape(key).replace(".", ".<wbr>")) for key in chosen]
+    shown = [html.Html(escape(key).replace(".", ".<wbr>")) for key in chosen]
     values = [value if isinstance(value, str) else json.dumps(value) for value in chosen.values()]
     return [list(row) for row in zip(shown, values, strict=True)]
 
@@ -131,13 +117,13 @@ def _without_defaults(value: Any) -> Any:
 
 def _files(folder: Path) -> Iterator[str]:
     """Yield a table that links to every file of a run."""
-    rows: list[list[Cell]] = []
+    rows: list[list[html.Cell]] = []
     for file in sorted(folder.rglob("*")):
         if file.is_file() and file.name[0] != "." and file != folder / "index.html":
             size = file.stat().st_size
-            rows.append([link(str(file.relative_to(folder)), file, folder), (f"{size / 1000:,.1f} kB", size)])
+            rows.append([html.link(str(file.relative_to(folder)), file, folder), (f"{size / 1000:,.1f} kB", size)])
     if rows:
-        yield folded(f"All {len(rows)} files", table(["file", "size"], rows))
+        yield html.folded(f"All {len(rows)} files", html.table(["file", "size"], rows))
 
 
 def _short(run: Run, key: str) -> str:
@@ -175,7 +161,7 @@ def _columns(run: Run, sections: Mapping[str, Any]) -> dict[str, dict[str, float
     return {title: values for title, values in found.items() if values}
 
 
-def _numbers(run: Run, sections: Mapping[str, Any]) -> tuple[list[str], list[list[Cell]]]:
+def _numbers(run: Run, sections: Mapping[str, Any]) -> tuple[list[str], list[list[html.Cell]]]:
     """Return the column titles and rows of the metrics table, with counts last."""
     columns = _columns(run, sections)
     names = dict.fromkeys(name for values in columns.values() for name in values)
@@ -183,7 +169,7 @@ def _numbers(run: Run, sections: Mapping[str, Any]) -> tuple[list[str], list[lis
     return ["metric", *columns], [[name, *(_format(of.get(name), name) for of in columns.values())] for name in ordered]
 
 
-def _format(value: float | None, name: str = "") -> Cell:
+def _format(value: float | None, name: str = "") -> html.Cell:
     return ("", None) if value is None else (f"{value:,.0f}" if name in SIZES else number(value), value)
 
 
@@ -200,9 +186,9 @@ def _curves(run: Run, drawn: Collection[str]) -> Iterator[str]:
     validated = [n for n in columns if get_stage(n) == "val" and not is_detail(n) and strip_stage(n) not in SIZES]
     curves = extract_curves(run.rows, ["loss", *filter(None, [run.monitor]), *validated][:MOST_CURVES])
     if curves and "learning_curves" not in drawn:
-        yield picture(learning_curves(curves), "learning curves")
+        yield html.picture(learning_curves(curves), "learning curves")
     for name, (figure, about) in draw_step_figures(run.rows).items() if "learning_rate" not in drawn else ():
-        yield picture(figure, name.replace("_", " ")) + paragraph(about, soft=True)
+        yield html.picture(figure, name.replace("_", " ")) + html.paragraph(about, soft=True)
 
 
 def _classes(section: Mapping[str, Any], title: str) -> Iterator[str]:
@@ -224,7 +210,7 @@ def _classes(section: Mapping[str, Any], title: str) -> Iterator[str]:
         what = kinds[0].partition("_by_")[2] or ("target" if kinds[0] in ("mse", "mae", "r2") else "class")
         rows = [[name, *(_format(told[kind][name], kind) for kind in kinds)] for name in names]
         titles = [kind.partition("_by_")[0].replace("_", " ") for kind in kinds]
-        yield heading(f"By {what}", 3, title) + table([what, *titles], rows)
+        yield html.heading(f"By {what}", 3, title) + html.table([what, *titles], rows)
     if sum(samples.values()):
         yield from _averages(confusion, title)
     pairs = [(n, true, other) for true, row in confusion.items() for other, n in row.items() if other != true]
@@ -232,19 +218,21 @@ def _classes(section: Mapping[str, Any], title: str) -> Iterator[str]:
         most = sorted(pairs, key=lambda pair: -pair[0])[:MOST_PAIRS]
         shares = [n / samples[true] for n, true, _ in most]
         rows = [[t, o, (str(n), n), (f"{s:.1%}", s)] for (n, t, o), s in zip(most, shares, strict=True)]
-        yield heading("Most confused", 3, title) + table(["true", "predicted", "samples", "share of the class"], rows)
+        yield html.heading("Most confused", 3, title) + html.table(
+            ["true", "predicted", "samples", "share of the class"], rows
+        )
 
 
 def _averages(confusion: Mapping[str, Mapping[str, int]], title: str) -> Iterator[str]:
     """Yield the accuracy and the class averages with confidence intervals, and a note on how they were computed."""
     count = sum(sum(row.values()) for row in confusion.values())
     accuracy = wilson(sum(row.get(name, 0) for name, row in confusion.items()), count)
-    rows: list[list[Cell]] = [
+    rows: list[list[html.Cell]] = [
         [kind, *((f"{value:.4f} ({low:.4f} – {high:.4f})", value) for value, low, high in values)]
         for kind, values in averages(confusion).items()
     ]
-    yield heading("Averages", 3, title) + table(["average", "precision", "recall", "F1"], rows)
-    yield paragraph(
+    yield html.heading("Averages", 3, title) + html.table(["average", "precision", "recall", "F1"], rows)
+    yield html.paragraph(
         f"Accuracy {accuracy[0]:.4f} ({accuracy[1]:.4f} – {accuracy[2]:.4f}). "
         f"The 95 % confidence intervals in parentheses are based on {count:,} samples. "
         f"The interval of the accuracy is a Wilson score interval. The others use {RESAMPLES:,} bootstrap resamples. "
@@ -257,19 +245,21 @@ def _samples(file: Path, title: str) -> Iterator[str]:
     """Yield the tables in a JSON file. The file maps titles to rows, and each row maps columns to text or numbers."""
     for kind, rows in json.loads(file.read_text(encoding="utf-8")).items() if file.is_file() else ():
         cells = [[v if isinstance(v, str) else (f"{v:g}", v) for v in row.values()] for row in rows]
-        yield heading(kind, 3, title) + (table(list(rows[0]), cells) if rows else "")
+        yield html.heading(kind, 3, title) + (html.table(list(rows[0]), cells) if rows else "")
 
 
 def _origin(run: Run, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the commands, commit, versions and machine of a run."""
-    yield code("\n".join(shlex.join([program(), *entry["command"][1:]]) for entry in entries if entry.get("command")))
+    yield html.code(
+        "\n".join(shlex.join([program(), *entry["command"][1:]]) for entry in entries if entry.get("command"))
+    )
     last = entries[-1] if entries else {}
     patch = {"uncommitted": "see code.patch"} if (run.path / "code.patch").exists() else {}
     machine = {name: str(last[name]) for name in ("seed", "host", "platform") if name in last}
     speed = {n[6:].replace("_", " "): f"{v:,.0f}" for n, v in run.metrics.items() if n.endswith("_per_second")}
     started = f"{run.started.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     forked = {"forked from": str(run.options["fork"])} if run.options["fork"] else {}
-    yield facts({"started": started, **forked, **run.facts, **patch, **machine, **speed})
+    yield html.facts({"started": started, **forked, **run.facts, **patch, **machine, **speed})
 
 
 def _commands(run: Run) -> str:
@@ -284,26 +274,8 @@ def _weights_of(run: Run, sections: dict[str, Any]) -> str:
     """Return a line that states which weights were used for each column of the results."""
     best = f"val: the best epoch by {run.monitor}; " if run.monitor else ""
     used = [f"{name}: {Path(one['checkpoint']).name}" for name, one in sections.items() if one.get("checkpoint")]
-    different = _training_differs(run.options)
-    trained = "train: the last epoch" + (f", with {different} (not comparable with val)" if different else "")
+    trained = "train: the last epoch, with any dropout, augmentation and label smoothing"
     return "; ".join([f"{best}{trained}", *used])
-
-
-def _training_differs(options: Mapping[str, Any]) -> str:
-    """Return the reasons why the training and validation losses differ, such as `dropout and augmentation`."""
-    found: dict[str, None] = {}
-    for key, value in options.items():
-        name = key.rpartition(".")[2]
-        if name == "label_smoothing" and value:
-            found[f"label smoothing {value:g}"] = None
-        elif key == "model.mixing" and value:
-            found["mixup or cutmix"] = None
-        elif name.endswith("dropout") and isinstance(value, int | float) and value > 0:
-            found["dropout"] = None
-        elif key.startswith("data.train_transforms") and value:
-            found["augmentation"] = None
-    *first, last = found or [""]
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def render_card(run: Run) -> str:

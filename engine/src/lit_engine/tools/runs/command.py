@@ -16,7 +16,7 @@ from lit_engine.run.directory import write_text
 from lit_engine.tools.json_output import HELP, json_document, run_entry
 from lit_engine.tools.runs.columns import as_csv, columns_of, find_common_folder, in_terminal, labels, table_of
 from lit_engine.tools.runs.differences import Comparison
-from lit_engine.tools.runs.reading import complete_pages, read_runs
+from lit_engine.tools.runs.reading import read_runs
 from lit_engine.tools.runs.report import changes, page_of, summary
 from lit_engine.tools.runs.verdict import STATUS, find_all, render_page
 
@@ -56,7 +56,6 @@ def compare(args: Sequence[str]) -> int:
         print("\n".join([*in_terminal(table_of(found)), "", *found.notes()]))
         for kind, lines in changes(found).items():
             print(f"{kind} from {' to '.join(labels(found, found.given))}: {summary(lines)}")
-        complete_pages(runs)  # the comparison links to these pages
         folder = _folder([run.path for run in runs])
         if options.csv is not None:
             write("table", "csv", options.csv, as_csv(columns_of(found, found.rows, found.keys)))

@@ -13,7 +13,7 @@ from lit_engine.run.metric_names import counterpart, get_stage, is_detail, strip
 from lit_engine.tools.json_output import HELP, json_document, run_entry
 from lit_engine.tools.pages.html import Cell
 from lit_engine.tools.runs.columns import Column, duration, in_terminal, number
-from lit_engine.tools.runs.reading import Run, complete_pages, lower_is_better, read_runs
+from lit_engine.tools.runs.reading import Run, lower_is_better, read_runs
 
 FOLDERS = ("runs", "repeats", "sweeps")
 ORDERS: dict[str, Callable[[Run], Any]] = {
@@ -53,7 +53,6 @@ def runs(args: Sequence[str]) -> int:
         found.sort(key=ORDERS.get(options.sort, partial(_quality, name=options.sort)))
         document["runs"] = [run_entry(run) for run in found]
         print("\n".join(in_terminal(_columns(found, options.metric))))
-        complete_pages(found)
     return 0
 
 

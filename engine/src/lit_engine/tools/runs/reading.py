@@ -9,11 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 from lit_engine.errors import RunError
-from lit_engine.project import current
 from lit_engine.run.directory import RunDir
 from lit_engine.run.metric_names import find_metric, get_stage, is_detail, strip_stage
 from lit_engine.run.options import options_of
@@ -138,14 +136,6 @@ def read_runs(names: Sequence[str]) -> list[Run]:
     if not runs:
         raise RunError(f"there is no run in {', '.join(names)}")
     return runs
-
-
-def complete_pages(runs: Sequence[Run]) -> None:
-    """Write the missing or outdated pages of killed runs, which could not write their own pages."""
-    for run in runs:
-        hook = current().after_command
-        if hook and run.state == "killed" and RunDir(run.path).is_page_outdated() and os.access(run.path, os.W_OK):
-            resolve_name(hook)(run.path)
 
 
 def _runs_in(folder: Path) -> Iterator[Path]:

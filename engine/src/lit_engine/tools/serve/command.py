@@ -7,7 +7,6 @@ curl --data-binary @digit.png http://127.0.0.1:8000/predict        print the pre
 import argparse
 import contextlib
 import json
-import os
 import socket
 import sys
 import tempfile
@@ -68,7 +67,6 @@ def serve(args: Sequence[str]) -> int:
 class Server(ThreadingHTTPServer):
     """An HTTP server with a predictor and a page, which all requests share."""
 
-    allow_reuse_address = os.name == "posix"  # on Windows, two servers could use the same port
     predictor: "Predictor"
     page: str
 

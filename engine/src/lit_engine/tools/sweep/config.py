@@ -16,7 +16,7 @@ from lit_engine.cli.explain import CONFIG
 from lit_engine.cli.parser import load_yaml
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import program
-from lit_engine.tools.sweep.space import Parameter, parse_parameters
+from lit_engine.tools.sweep.space import Parameter, list_values, parse_parameters
 
 KEYS = ("method", "metric", "parameters", "command", "early_terminate")
 OTHER_KEYS = ("run_cap", "name", "description", "program", "project", "entity")  # these may change during a sweep
@@ -74,7 +74,7 @@ class SweepConfig:
             method=str(method),
             metric=str(metric["name"]),
             maximize=metric["goal"] == "maximize",
-            parameters=[parameter.listed() for parameter in parameters] if method == "grid" else parameters,
+            parameters=[list_values(p.name, p.values()) for p in parameters] if method == "grid" else parameters,
             command=_command(content.get("command"), overrides),
             pruner=_pruner(content.get("early_terminate")),
             run_cap=int(content.get("run_cap") or 0),

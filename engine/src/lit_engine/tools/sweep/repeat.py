@@ -8,7 +8,6 @@ options each time.
 """
 
 import argparse
-import csv
 import io
 import json
 import shlex
@@ -22,7 +21,7 @@ from lit_engine.cli.explain import OptionParser, at_least, pairs
 from lit_engine.cli.main import main
 from lit_engine.errors import RunError, UserError
 from lit_engine.project import current, program
-from lit_engine.run.directory import RunDir, write_text
+from lit_engine.run.directory import RunDir, csv_text, write_text
 from lit_engine.run.metric_names import get_stage
 from lit_engine.run.options import options_of
 from lit_engine.tools.json_output import HELP, json_document
@@ -198,11 +197,7 @@ def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
                 rows.append({**place, **{f"input/{n}" if n in place else n: value for n, value in row.items()}})
     if rows:
         rows.sort(key=lambda row: (row["seed"], row.get("index", 0)))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_text(file, text.getvalue())
+        write_text(file, csv_text(rows))
         print(f"out-of-fold predictions: {file}")
 
 

@@ -48,10 +48,6 @@ class Parameter:
             return [self.value(number) for number in range(self.drawn.low, self.drawn.high + 1)]
         raise UserError(f"parameter {self.name}: a grid needs values, integer limits, or a q_ distribution")
 
-    def listed(self) -> "Parameter":
-        """Return a copy of this parameter that lists all its values, for a grid search."""
-        return _list(self.name, self.values())
-
     def examples(self) -> list[Any]:
         """Return all listed values or both limits of a range, to check that the command line accepts these values."""
         if isinstance(self.drawn, CategoricalDistribution):
@@ -104,7 +100,8 @@ def _parameter(name: str, content: Any) -> Parameter:
     return make(name, **options)
 
 
-def _list(name: str, values: Sequence[Any]) -> Parameter:
+def list_values(name: str, values: Sequence[Any]) -> Parameter:
+    """Return a parameter with a list of values."""
     return Parameter(name, CategoricalDistribution([json.dumps(value) for value in values]))
 
 
@@ -112,11 +109,6 @@ def _whole(name: str, min: int, max: int) -> Parameter:
     if type(min) is not int or type(max) is not int:
         raise ValueError(f"int_uniform needs whole numbers, got {min} and {max}")
     return Parameter(name, IntDistribution(min, max))
-
-
-def _range(name: str, low: float, high: float, log: bool = False) -> Parameter:
-    """Return a uniform or log-uniform parameter."""
-    return Parameter(name, FloatDistribution(low, high, log))
 
 
 def _multiples(name: str, low: float, high: float, q: float, log: bool = False) -> Parameter:
@@ -127,13 +119,13 @@ def _multiples(name: str, low: float, high: float, q: float, log: bool = False) 
 
 # The argument names are the keys in W&B's YAML. The limits of log_uniform are exponents of e.
 DISTRIBUTIONS: dict[str, Callable[..., Parameter]] = {
-    "constant": lambda name, value: _list(name, [value]),
-    "categorical": _list,
+    "constant": lambda name, value: list_values(name, [value]),
+    "categorical": list_values,
     "int_uniform": _whole,
-    "uniform": lambda name, min, max: _range(name, min, max),
+    "uniform": lambda name, min, max: Parameter(name, FloatDistribution(min, max)),
     "q_uniform": lambda name, min, max, q=1: _multiples(name, min, max, q),
-    "log_uniform": lambda name, min, max: _range(name, math.exp(min), math.exp(max), log=True),
+    "log_uniform": lambda name, min, max: Parameter(name, FloatDistribution(math.exp(min), math.exp(max), True)),
     "q_log_uniform": lambda name, min, max, q=1: _multiples(name, math.exp(min), math.exp(max), q, log=True),
-    "log_uniform_values": lambda name, min, max: _range(name, min, max, log=True),
+    "log_uniform_values": lambda name, min, max: Parameter(name, FloatDistribution(min, max, log=True)),
     "q_log_uniform_values": lambda name, min, max, q=1: _multiples(name, min, max, q, log=True),
 }
