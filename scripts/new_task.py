@@ -14,6 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import lit_engine
+
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATES = ROOT / "scripts" / "task_kinds"
 # Destinations of the template files.
@@ -75,9 +77,11 @@ def check_name(name: str, package: str) -> None:
         raise TaskError(f"{taken[0].relative_to(ROOT)} already exists: choose a different name")
     suffixes = "Data|Batch|Loader|Net|Classifier|Tagger|Segmenter"
     pattern = re.compile(rf"^class ({to_camel_case(name)}(?:{suffixes}))\b", re.MULTILINE | re.IGNORECASE)
-    for path in sorted((ROOT / "src" / package).rglob("*.py")):
-        if found := pattern.search(path.read_text(encoding="utf-8")):
-            raise TaskError(f"{path.relative_to(ROOT)} already has a class {found[1]}: choose a different name")
+    for folder in (ROOT / "src" / package, Path(lit_engine.__file__).parent):
+        for path in sorted(folder.rglob("*.py")):
+            if found := pattern.search(path.read_text(encoding="utf-8")):
+                place = path.relative_to(folder.parent)
+                raise TaskError(f"{place} already has a class {found[1]}: choose a different name")
 
 
 def to_camel_case(name: str) -> str:

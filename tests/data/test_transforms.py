@@ -79,8 +79,8 @@ def erased_boxes(erased):
 def test_erasing_covers_as_many_pixels_as_torchvisions():
     torch.manual_seed(0)
     batch = torch.ones(3000, 1, 28, 28)
-    boxes = erased_boxes(RandomErasing(p=0.4)(batch))
-    theirs = erased_boxes(torch.stack([v2.RandomErasing(p=0.4)(image) for image in batch]))
+    boxes = erased_boxes(RandomErasing(p=0.4, ratio=(0.8, 3.0))(batch))
+    theirs = erased_boxes(torch.stack([v2.RandomErasing(p=0.4, ratio=(0.8, 3.0))(image) for image in batch]))
     assert boxes[:, 2].count_nonzero().item() == pytest.approx(3000 * 0.4, abs=5 * (3000 * 0.24) ** 0.5)
     for statistic in (lambda b: b[:, 2] * b[:, 3], lambda b: b[:, 0], lambda b: b[:, 1], lambda b: b[:, 2]):
         ours, expected = (statistic(part[part[:, 2] > 0]).double() for part in (boxes, theirs))

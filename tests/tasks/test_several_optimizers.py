@@ -117,6 +117,8 @@ def test_scaled_losses_are_refused(trainer):
     data = few(batch_size=4, seed=1)
     with pytest.raises(UserError, match="bf16-mixed"):
         trained(trainer, of_parts(data), data, plugins=[plugin])
+    with pytest.raises(ValueError, match="accumulate must be at least 1, got -2"):
+        of_parts(data, accumulate=-2)
 
 
 def test_the_guard_sees_the_gradients_of_every_optimizer(trainer):

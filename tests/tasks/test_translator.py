@@ -118,6 +118,19 @@ def test_evaluation_is_exact_whatever_the_batches(trainer):
     assert list(task.notes["bleu_by_length"]) == [words for words, _, _ in task.by_length]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label_smoothing": 1.5}, r"label_smoothing must be in \[0, 1\], got 1.5"),
+        ({"r_drop": -1.0}, "r_drop must be at least 0"),
+        ({"r_drop": 5.0, "teacher_forcing_ratio": 0.5}, "set teacher_forcing_ratio to 1.0"),
+    ],
+)
+def test_impossible_losses_are_errors(options, message):
+    with pytest.raises(ValueError, match=message):
+        translator(few(), **options)
+
+
 def test_the_teacher_forcing_ratio_follows_its_points():
     data = few()
     task = translator(data, teacher_forcing_ratio=[(10, 1.0), (20, 0.5), (40, 0.0)])

@@ -46,6 +46,7 @@ def project(made, tmp_path_factory):
         ("class", "Python keyword"),
         ("digits", "data/digits.py already exists"),
         ("image", "already has a class Image"),
+        ("tabular", "lit_engine/data/tables.py already has a class TabularData"),
     ],
 )
 def test_names_that_cannot_be(name, words):

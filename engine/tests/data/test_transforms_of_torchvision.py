@@ -7,7 +7,7 @@ from torchvision import transforms
 from torchvision.transforms import v2
 
 from helpers import classifier
-from lit_engine.data.images import BatchTransforms
+from lit_engine.data.images import BatchTransforms, ImageBatch, transform_with_masks
 from lit_engine.errors import DataError
 from toy.data import Images
 
@@ -64,15 +64,22 @@ def test_masks_move_with_their_images():
     """Each mask follows its image, even for random transforms. Transforms that only change images are rejected."""
     torch.manual_seed(0)
     batch = images(batch=16, channels=1)
-    moved = BatchTransforms([v2.RandomHorizontalFlip(), v2.RandomCrop(4)]).transform_with_masks(
-        batch, batch[:, 0].long()
-    )
+    flips = BatchTransforms([v2.RandomHorizontalFlip(), v2.RandomCrop(4)])
+    moved = transform_with_masks(flips, batch, batch[:, 0].long())
     assert torch.equal(moved[0][:, 0].long(), moved[1])
     assert moved[1].shape == (16, 4, 4)
-    _, turned = BatchTransforms([v2.RandomRotation((45, 45))]).transform_with_masks(batch, torch.full((16, 5, 6), 2))
+    _, turned = transform_with_masks(BatchTransforms([v2.RandomRotation((45, 45))]), batch, torch.full((16, 5, 6), 2))
     assert turned.unique().tolist() == [-1, 2]  # the corners lie outside the image
     with pytest.raises(DataError, match="Own cannot transform masks: use torchvision"):
-        BatchTransforms([v2.RandomHorizontalFlip(), Own()]).transform_with_masks(batch, batch[:, 0].long())
+        transform_with_masks(BatchTransforms([v2.RandomHorizontalFlip(), Own()]), batch, batch[:, 0].long())
+
+
+def test_masks_are_also_transformed_in_an_evaluation():
+    data = Images(eval_transforms=[v2.CenterCrop(2)])
+    batch = ImageBatch(images(batch=3, channels=1), images(batch=3, channels=1)[:, 0].long(), torch.arange(3))
+    moved = data.on_after_batch_transfer(batch, 0)
+    assert torch.equal((moved.images[:, 0] * 255).round().long(), moved.targets)
+    assert moved.targets.shape == (3, 2, 2)
 
 
 class Noise(nn.Module):

@@ -99,7 +99,7 @@ class RandomErasing(nn.Module):
     Args:
         p: probability of erasing.
         scale: minimum and maximum area of the rectangle, as a fraction of the image area.
-        ratio: minimum and maximum aspect ratio.
+        ratio: minimum and maximum ratio of the rectangle's height to its width, as in torchvision.
         fill: value of the erased pixels.
 
     Raises:
@@ -118,7 +118,9 @@ class RandomErasing(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Augment a batch `(B, C, H, W)` without changing its shape. Supports any dtype."""
         batch, _, height, width = images.shape
-        boxes = random_boxes(batch, height, width, self.scale, self.ratio) * (torch.rand(batch, 1) < self.p)
+        low, high = self.ratio
+        boxes = random_boxes(batch, height, width, self.scale, (1 / high, 1 / low))
+        boxes = boxes * (torch.rand(batch, 1) < self.p)
         top, left, h, w = boxes.to(images.device, non_blocking=True)[:, :, None].unbind(1)
         y, x = (torch.arange(size, device=images.device) for size in (height, width))
         inside_BHW = ((y >= top) & (y < top + h))[:, :, None] & ((x >= left) & (x < left + w))[:, None]

@@ -34,6 +34,8 @@ class SmoothedCrossEntropy(nn.CrossEntropyLoss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         logits, classes = at_least_float32(input), input.shape[1]
+        if self.label_smoothing > (classes - 1) / classes:
+            raise ValueError(f"smoothing must be at most (K - 1) / K for K = {classes} classes")
         target = target.to(logits.dtype) if target.is_floating_point() else target
         return F.cross_entropy(logits, target, label_smoothing=self.label_smoothing * classes / (classes - 1))
 
@@ -131,6 +133,8 @@ def build_loss(
     Raises:
         ValueError: there are fewer than two classes, or an option does not apply to the loss.
     """
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
     if len(class_names) < 2:
         raise ValueError(f"a classifier needs at least two classes, got {', '.join(class_names) or 'none'}")
     for name, value in (("label_smoothing", label_smoothing), ("class_weights", class_weights)):

@@ -104,7 +104,7 @@ class SmallResNet(nn.Module):
         self.pool = BilinearPool(channels) if pooling == "bilinear" else None
         self.head = nn.Linear(self.pool.size if self.pool else channels, num_classes)
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):  # This keeps the variance constant through ReLU (He et al., 2015).
+            if isinstance(module, nn.Conv2d):  # This preserves the variance of gradients (He et al., 2015).
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:

@@ -59,6 +59,8 @@ class SeveralOptimizers(Task):
     def __init__(self, parts: list[Part], accumulate: int = 1, clip_norm: float | None = None, **kwargs: Any) -> None:
         if not parts:
             raise ValueError("parts is empty: add at least one part")
+        if accumulate < 1:
+            raise ValueError(f"accumulate must be at least 1, got {accumulate}")
         super().__init__(optimizer=parts[0].optimizer, schedulers=None, parameter_groups=None, **kwargs)
         self.automatic_optimization = False
         self.parts = parts

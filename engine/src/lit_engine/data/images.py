@@ -50,27 +50,28 @@ class BatchTransforms(nn.Sequential):
     def __init__(self, transforms: Sequence[Any]) -> None:
         super().__init__(*(PerSample(step) if is_per_image(step) else step for step in transforms))
 
-    def transform_with_masks(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-        """Transform images and their masks `(B, H, W)`. Only transforms from `torchvision.transforms.v2` support masks.
 
-        Mask values are -1 (unknown) for pixels from outside the original image, for example after a rotation.
+def transform_with_masks(transforms: nn.Sequential, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+    """Transform images and their masks `(B, H, W)`. Only transforms from `torchvision.transforms.v2` support masks.
 
-        Raises:
-            DataError: if a transform does not support masks. The masks would no longer match the images.
-        """
-        from torchvision.transforms import v2
-        from torchvision.tv_tensors import Image as OfImage
-        from torchvision.tv_tensors import Mask
+    Mask values are -1 (unknown) for pixels from outside the original image, for example after a rotation.
 
-        transforms: list[Any] = [step.transform if isinstance(step, PerSample) else step for step in self]
-        if wrong := [type(step).__name__ for step in transforms if not isinstance(step, v2.Transform)]:
-            raise DataError(f"train_transforms: {wrong[0]} cannot transform masks: use torchvision.transforms.v2")
-        # torchvision fills masks with 0, so mask values are shifted by 1 during the transforms.
-        pairs = [(OfImage(image), Mask(mask + 1)) for image, mask in zip(images, masks, strict=True)]
-        for transform in transforms:
-            pairs = [transform(*pair) for pair in pairs]
-        images, masks = (torch.stack(values) for values in zip(*pairs, strict=True))
-        return images, masks - 1
+    Raises:
+        DataError: if a transform does not support masks. The masks would no longer match the images.
+    """
+    from torchvision.transforms import v2
+    from torchvision.tv_tensors import Image as OfImage
+    from torchvision.tv_tensors import Mask
+
+    steps: list[Any] = [step.transform if isinstance(step, PerSample) else step for step in transforms]
+    if wrong := [type(step).__name__ for step in steps if not isinstance(step, v2.Transform)]:
+        raise DataError(f"{wrong[0]} cannot transform masks: use torchvision.transforms.v2")
+    # torchvision fills masks with 0, so mask values are shifted by 1 during the transforms.
+    pairs = [(OfImage(image), Mask(mask + 1)) for image, mask in zip(images, masks, strict=True)]
+    for step in steps:
+        pairs = [step(*pair) for pair in pairs]
+    images, masks = (torch.stack(values) for values in zip(*pairs, strict=True))
+    return images, masks - 1
 
 
 class ImageBatch(NamedTuple):
@@ -383,8 +384,8 @@ class ImageData(SplitData):
             key = (ready_batches(trainer), settings["rank"]) if repeats else (self._first,)
             seed_step(settings["seed"], "augment", trainer.current_epoch, *key, device=batch[0].device)
         images, targets = batch[0], batch[1]
-        if training and targets.ndim == 3 and len(transforms):
-            images, targets = self.train_transforms.transform_with_masks(images, targets)
+        if targets.ndim == 3 and len(transforms):
+            images, targets = transform_with_masks(transforms, images, targets)
         else:
             images = transforms(images)
         if images.dtype == torch.uint8:

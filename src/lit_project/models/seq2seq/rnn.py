@@ -162,9 +162,10 @@ class AttentionAfter(RNNDecoder):
 class AttentionBefore(RNNDecoder):
     """Decoder in which the previous state attends to the source, and the context is an input to the next RNN step.
 
-    With additive attention, it is the decoder of Bahdanau et al., 2015. With location attention, it is the decoder of
-    the classic PyTorch tutorial, whose query also includes the embedded input. The loop uses the weights of `self.rnn`
-    and only computes values that depend on previous steps. `Repeated` computes the gradients of large matrices.
+    With additive attention, it resembles the decoder of Bahdanau et al., 2015. With location attention, it resembles
+    that of the classic PyTorch tutorial, whose query also includes the embedded input. The loop uses the weights of
+    `self.rnn` and only computes values that depend on previous steps. `Repeated` computes the gradients of large
+    matrices.
     """
 
     FEEDS = True

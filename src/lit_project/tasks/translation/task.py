@@ -113,8 +113,12 @@ class Translator(Task):
         steps = [step for step, _ in self.forcing_points]
         if not steps or steps != sorted(set(steps)) or not all(0 <= value <= 1 for _, value in self.forcing_points):
             raise ValueError(f"teacher_forcing_ratio must be in [0, 1] or a list of [step, ratio], got {ratio}")
+        if not 0 <= label_smoothing <= 1:
+            raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
         if r_drop < 0:
             raise ValueError(f"r_drop must be at least 0, got {r_drop}")
+        if r_drop and any(value < 1 for _, value in self.forcing_points):
+            raise ValueError("r_drop compares predictions for the same inputs: set teacher_forcing_ratio to 1.0")
         self.net = net
         self.label_smoothing, self.r_drop = label_smoothing, r_drop
         self.decoding = decoding or Decoding(beam_size=5)
