@@ -20,7 +20,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from lit_engine._lightning import has_validated, logged_values, scales_loss, set_ended, set_root_dir
+from lit_engine._lightning import has_validated, logged_values, scales_loss, set_ended, set_root_dir, set_should_stop
 from lit_engine.data.fingerprint import fingerprints
 from lit_engine.data.module import accumulation_steps
 from lit_engine.distributed.processes import measure_peak_memory, print_once
@@ -191,7 +191,7 @@ class RunRecord(Callback):
         self._start = perf_counter()
         for one in trainer.early_stopping_callbacks:
             if one.stopped_epoch > 0 or one.wait_count >= max(1, one.patience):
-                trainer.should_stop = True
+                set_should_stop(trainer, True)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin(trainer)
