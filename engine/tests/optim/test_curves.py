@@ -10,8 +10,10 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import nn
 from torch.optim import lr_scheduler as torch_schedulers
 
+from lit_engine.errors import UserError
 from lit_engine.training.schedules import (
     CosineAnnealingLR,
+    InverseSqrtLR,
     LinearLR,
     OneCycleLR,
     PolynomialLR,
@@ -40,6 +42,13 @@ def test_cosine(train, name):
 def test_polynomial(train):
     task = train(Schedule(partial(PolynomialLR, power=2.0), "step"))
     assert task.rates == close(LR * (1 - step / 10) ** 2 for step in range(10))
+
+
+def test_inverse_square_root(train):
+    task = train(Schedule(partial(InverseSqrtLR, warmup_steps=4), "step"))
+    assert task.rates == close(LR * rate for rate in [0.25, 0.5, 0.75, 1, *((4 / n) ** 0.5 for n in range(5, 11))])
+    with pytest.raises(UserError, match="warmup_steps must be at least 1, got 0"):
+        train(Schedule(partial(InverseSqrtLR, warmup_steps=0), "step"))
 
 
 def test_one_cycle(train):

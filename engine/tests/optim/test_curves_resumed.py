@@ -11,6 +11,7 @@ from helpers import SaveAt
 from lit_engine.errors import UserError
 from lit_engine.training.schedules import (
     CosineAnnealingLR,
+    InverseSqrtLR,
     LinearLR,
     OneCycleLR,
     Schedule,
@@ -24,6 +25,7 @@ SCHEDULES = {
     "sequence": [Schedule(partial(SequentialLR, schedulers=[LinearLR, CosineAnnealingLR], milestones=[0.5]), "step")],
     "two intervals": [Schedule(CosineAnnealingLR, "step"), Schedule(halving(1), "epoch")],
     "frequency": [Schedule(CosineAnnealingLR, "step", frequency=3)],
+    "inverse square root": [Schedule(partial(InverseSqrtLR, warmup_steps=5), "step")],
     "plateau": [PLATEAU, Schedule(CosineAnnealingLR, "step")],
 }
 

@@ -128,6 +128,25 @@ class LinearLR(lr_scheduler.LinearLR):
         super().__init__(optimizer, start_factor, end_factor, total_iters=max(horizon(), 1))
 
 
+class InverseSqrtLR(lr_scheduler.LambdaLR):
+    """Linear warm-up to the optimizer's rate, then inverse square root decay (Vaswani et al. 2017).
+
+    Unlike the other schedules, it does not depend on the length of the run.
+
+    Args:
+        optimizer: provided by the task.
+        warmup_steps: number of steps until the rate is highest.
+
+    Raises:
+        UserError: if `warmup_steps` is below 1.
+    """
+
+    def __init__(self, optimizer: Optimizer, warmup_steps: int) -> None:
+        if warmup_steps < 1:
+            raise UserError(f"warmup_steps must be at least 1, got {warmup_steps}")
+        super().__init__(optimizer, lambda step: min((step + 1) / warmup_steps, (warmup_steps / (step + 1)) ** 0.5))
+
+
 # These schedulers change the learning rate when they are created, monitor a metric, or cannot start at a milestone.
 _NOT_IN_SEQUENCE = (
     lr_scheduler.OneCycleLR,
