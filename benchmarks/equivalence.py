@@ -58,7 +58,7 @@ class Pairs(ToyGrammar):
 class Customary(Task):
     """Mixin for a task with the customary loss, which weights all micro-batches and processes equally."""
 
-    def step(self, mean: Tensor, count: int | Tensor, **sums: Tensor) -> Tensor:
+    def step(self, mean: Tensor, count: float | Tensor, **sums: Tensor) -> Tensor:
         """Count the batch, and return its mean unchanged."""
         super().step(mean, count, **sums)
         self._step_mean = StepMean()  # discards the count

@@ -8,7 +8,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.nn import functional as F
 
-from helpers import floats
+from helpers import SaveAt, floats
 from lit_engine.callbacks.record import MetricsCSV
 from lit_engine.distributed.processes import Replicas
 from lit_engine.run.directory import RunDir
@@ -27,11 +27,12 @@ def test_means_are_exact_however_the_samples_are_cut_into_batches(sizes):
     assert totals.means() == {"loss": pytest.approx(values.mean().item(), rel=1e-7), "positive": 7 / 8}
 
 
-def test_many_additions_lose_no_digits():
+@pytest.mark.parametrize("count", [1, torch.tensor(0.3)])
+def test_many_additions_lose_no_digits(count):
     totals = Totals()
     for _ in range(20_000):
-        totals.add(1, loss=torch.tensor(0.1))
-    assert totals.means()["loss"] == pytest.approx(torch.tensor(0.1).item(), rel=1e-12)
+        totals.add(count, loss=torch.tensor(0.1))
+    assert totals.means()["loss"] == pytest.approx(torch.tensor(0.1).item() / float(count), rel=1e-12)
 
 
 def test_what_is_added_is_left_as_it_is_and_holds_no_graph():
@@ -105,3 +106,38 @@ def test_no_sum_is_counted_twice_after_the_number_of_processes_changed(size):
         totals.scatter(state, Replicas(size, rank, None))
     assert sum(float(totals.sums["loss"]) for totals in replicas) == 3.5
     assert sum(int(totals.count) for totals in replicas) == 7
+
+
+def test_fractional_counts_are_exact(trainer):
+    """A weighted loss passes the sum of its weights as the count."""
+    totals, restored, task = Totals(), Totals(), Own()
+    task.trainer = trainer()
+    for weight, loss in ((0.5, 3.0), (0.25, 1.0)):
+        totals.add(torch.tensor(weight), loss=torch.tensor(weight * loss))
+    assert totals.means() == {"loss": (0.5 * 3 + 0.25 * 1) / 0.75}
+    assert totals.reduce(task).means() == totals.means()
+    restored.scatter(totals.gather(task), Replicas())
+    assert restored.means() == totals.means()
+    restored.add(torch.tensor(0.25), loss=torch.tensor(0.0))
+    assert repr(restored.reduce(task).count) == "1"  # whole numbers are integers
+
+
+class ByProcess(Own):
+    """Task whose processes log different metrics, as with a metric per language and few batches."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        for name in ("a", "b", "c")[self.global_rank :: 2]:
+            self.add_sums(**{f"of_{name}": torch.tensor(float(len(batch.targets)))})
+        return loss
+
+
+def test_processes_may_log_different_metrics(trainer, tmp_path):
+    save = SaveAt(2, tmp_path / "a.ckpt")
+    strategy = DDPStrategy(start_method="fork", process_group_backend="gloo")
+    runner = trainer(max_epochs=1, devices=2, strategy=strategy, callbacks=[save], log_every_n_steps=1)
+    runner.fit(ByProcess(), datamodule=Images(batch_size=8))
+    shares = {name: runner.callback_metrics[f"train/of_{name}"].item() for name in "abc"}
+    assert shares == {"a": 15 / 29, "b": 14 / 29, "c": 15 / 29}
+    state = torch.load(tmp_path / "a.ckpt", weights_only=True)["running"]
+    assert {name: state["sums"][f"of_{name}"].tolist() for name in "abc"} == {"a": [15, 0], "b": [0, 14], "c": [15, 0]}

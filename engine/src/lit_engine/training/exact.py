@@ -1,5 +1,6 @@
 """Computes exact means over batches, micro-batches and processes, and measures the training time."""
 
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -8,7 +9,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from lit_engine._lightning import multiply_all
-from lit_engine.distributed.processes import Replicas, all_reduced, replicas
+from lit_engine.distributed.processes import Replicas, all_gathered, all_reduced, replicas
 from lit_engine.distributed.sharding import gradients, local_shards
 
 
@@ -17,13 +18,15 @@ class Totals:
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
-        self.count: int | Tensor = 0
+        self.count: float | Tensor = 0
         self._total: Totals | None = None
         self.mark()
 
-    def add(self, count: int | Tensor, **sums: Tensor) -> None:
-        """Add scalar sums over `count` samples (or tokens) without waiting for the device."""
+    def add(self, count: float | Tensor, **sums: Tensor) -> None:
+        """Add scalar sums over `count` samples, tokens or weights without waiting for the device."""
         self._total = None
+        if isinstance(count, Tensor) and count.is_floating_point():
+            count = count.to(_wide(count.device))
         # Do not add in place, because the mark may refer to the same tensor.
         self.count = self.count + count
         for name, value in sums.items():
@@ -35,28 +38,33 @@ class Totals:
 
     def gather(self, task: LightningModule) -> dict[str, Any]:
         """Return the `sums` and the `count` with one value per replica, `(W,)` each. All processes must call this."""
-        names, own = self._pack(task.device)
+        names = self._all_names(task)
+        own = self._pack(names, task.device)
         gathered: Any = task.all_gather(own, group=replicas(task.trainer).group)
         shares = gathered.reshape(-1, len(own)).cpu()
         by_name = dict(zip(names, shares.T.clone(), strict=False))
-        return {"sums": {name: by_name[name] for name in self.sums}, "count": shares[:, -1].clone()}
+        # Keep this process's order, so that a resumed run logs its metrics in the same order.
+        return {"sums": {name: by_name[name] for name in {**self.sums, **by_name}}, "count": shares[:, -1].clone()}
 
-    def _pack(self, device: torch.device) -> tuple[list[str], Tensor]:
-        """Return the metric names in sorted order, and a tensor with one sum per name followed by the count."""
-        names = sorted(self.sums)
-        values = [*(self.sums[name] for name in names), torch.as_tensor(self.count)]
-        return names, torch.stack([value.to(device, _wide(device)) for value in values])
+    def _all_names(self, task: LightningModule) -> list[str]:
+        """Return the sorted names of the metrics of all processes, because each process may add different metrics."""
+        return sorted({*all_gathered([*self.sums], task.trainer)})
+
+    def _pack(self, names: Sequence[str], device: torch.device) -> Tensor:
+        """Return a tensor with one sum per name, which is 0 if this process has none, followed by the count."""
+        return torch.stack([_on(device, value) for value in (*(self.sums.get(name, 0) for name in names), self.count)])
 
     def scatter(self, state: dict[str, Any], here: Replicas) -> None:
         """Restore this replica's sums. If the number of replicas changed, the first replica receives all sums."""
         self._total = None
         shares, counts = state["sums"], state["count"]
         if len(counts) == here.size:
-            self.sums, self.count = {name: share[here.rank] for name, share in shares.items()}, int(counts[here.rank])
+            self.sums = {name: share[here.rank] for name, share in shares.items()}
+            self.count = _number(counts[here.rank])
         else:
-            # The other replicas store zeros instead of nothing, because all replicas must gather the same names.
             first = here.rank == 0
-            self.sums, self.count = {n: share.sum() * first for n, share in shares.items()}, int(counts.sum()) * first
+            self.sums = {name: share.sum() * first for name, share in shares.items()}
+            self.count = _number(counts.sum()) * first
 
     def mark(self) -> None:
         self._marked, self._marked_count = dict(self.sums), self.count
@@ -65,31 +73,37 @@ class Totals:
         """Remove everything that was added since the mark."""
         self.sums, self.count, self._total = dict(self._marked), self._marked_count, None
 
-    def measure_since_mark(self) -> "Totals":
-        """Return the sums and the count that were added since the last call to `mark`."""
+    def mean_since_mark(self, name: str, task: LightningModule) -> float | None:
+        """Return the mean of one metric over all processes since the last call to `mark`, or None if it has no mean.
+
+        All processes must call this.
+        """
         added = Totals()
         added.count = self.count - self._marked_count
-        added.sums = {name: value - self._marked.get(name, 0.0) for name, value in self.sums.items()}
-        return added
+        if name in self.sums:
+            added.sums[name] = self.sums[name] - self._marked.get(name, 0.0)
+        return added._sum([name], task).means().get(name)
 
     def means(self) -> dict[str, float]:
         """Return this process's means, which are the sums divided by the count."""
-        count = int(self.count)
+        count = _number(self.count)
         return {name: value.item() / count for name, value in self.sums.items()} if count else {}
 
     def reduce(self, task: LightningModule) -> "Totals":
         """Return the totals over all processes. The result is cached until more values are added."""
-        if self._total is not None:
-            return self._total
-        total = self._total = Totals()
-        total.count = int(self.count)
-        total.sums = dict(self.sums)
+        if self._total is None:
+            self._total = self._sum(self._all_names(task), task)
+        return self._total
+
+    def _sum(self, names: Sequence[str], task: LightningModule) -> "Totals":
+        """Return the sums of the metrics `names` and the count over all processes."""
+        total = Totals()
         size, _, group = replicas(task.trainer)
-        if size > 1 and self.sums:
-            names, packed = self._pack(task.device)
-            packed = all_reduced(packed, group=group)
-            total.sums = dict(zip(names, packed[:-1], strict=True))
-            total.count = int(packed[-1].item())
+        if size == 1:
+            total.sums, total.count = dict(self.sums), _number(self.count)
+        else:
+            *sums, count = all_reduced(self._pack(names, task.device), group=group)
+            total.sums, total.count = dict(zip(names, sums, strict=True)), _number(count)
         return total
 
 
@@ -114,10 +128,16 @@ def _divisor(count: Any) -> Any:
     return count.masked_fill(count == 0, 1) if isinstance(count, Tensor) else count or 1
 
 
-def _on(device: torch.device, count: int | Tensor) -> Tensor:
-    """Return a count as a scalar tensor. Unlike copying a number to the GPU, filling a tensor does not block."""
+def _on(device: torch.device, value: float | Tensor) -> Tensor:
+    """Return a number as a scalar tensor. Unlike copying a number to the GPU, filling a tensor does not block."""
     wide = _wide(device)
-    return count.to(device, wide) if isinstance(count, Tensor) else torch.full((), count, dtype=wide, device=device)
+    return value.to(device, wide) if isinstance(value, Tensor) else torch.full((), value, dtype=wide, device=device)
+
+
+def _number(count: float | Tensor) -> float:
+    """Return a count as a number, which is an int unless the count is a sum of fractional weights."""
+    value = float(count)
+    return int(value) if value.is_integer() else value
 
 
 class StepMean:
@@ -129,10 +149,10 @@ class StepMean:
     """
 
     def __init__(self) -> None:
-        self._count: int | Tensor | None = None  # samples since the last step
-        self._unit: int | Tensor = 1
+        self._count: float | Tensor | None = None  # samples since the last step
+        self._unit: float | Tensor = 1
 
-    def weigh(self, loss: Tensor, count: int | Tensor, replicas: int) -> Tensor:
+    def weigh(self, loss: Tensor, count: float | Tensor, replicas: int) -> Tensor:
         """Scale `loss`, a mean over `count` samples, so that the gradients of a step's micro-batches can be summed."""
         if self._count is None:
             self._count = count

@@ -212,12 +212,12 @@ class Task(_lightning.QuickModule):
         """
         return load_module(cls, checkpoint_path, map_location, strict, **kwargs)
 
-    def step(self, mean: Tensor, count: int | Tensor, **sums: Tensor) -> Tensor:
+    def step(self, mean: Tensor, count: float | Tensor, **sums: Tensor) -> Tensor:
         """Include a batch in the metrics of the epoch or evaluation, and return the loss for `training_step`.
 
         Args:
             mean: scalar mean loss over the samples or tokens of this batch.
-            count: number of samples or tokens.
+            count: number of samples or tokens, or the sum of their weights.
             **sums: sums of other values to log. Pass `loss` if the logged loss should differ from `mean`.
 
         Raises:
@@ -379,7 +379,7 @@ class Task(_lightning.QuickModule):
 
     def loss_of_step(self, outputs: Any) -> float:
         """Return the mean loss of the last optimizer step over all processes. All processes must call this."""
-        loss = self.running.measure_since_mark().reduce(self).means().get("loss")
+        loss = self.running.mean_since_mark("loss", self)
         if loss is None:  # the task does not call `step`, and Lightning has divided the loss
             loss = outputs["loss"].item() * self.trainer.accumulate_grad_batches
         return loss
@@ -439,8 +439,8 @@ class Task(_lightning.QuickModule):
     def on_train_epoch_end(self) -> None:
         totals = self.running.reduce(self)
         values = {f"train/{name}": mean for name, mean in totals.means().items()}
-        count, seconds = int(totals.count), self._clock.seconds
-        values[f"train/{self.unit}"] = float(count)
+        count, seconds = float(totals.count), self._clock.seconds
+        values[f"train/{self.unit}"] = count
         values[f"train/{self.unit}_per_second"] = count / seconds if seconds > 0 else 0.0
         self.log_reduced({**values, **self._rates})
         self._step_plateaus()
