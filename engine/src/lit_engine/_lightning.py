@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from lightning.fabric.utilities.distributed import _destroy_dist_connection
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loops.loop import _Loop
@@ -155,8 +155,16 @@ class ParsingCLI(LightningCLI):
         """Do nothing while parsing, because the run is not known yet."""
 
     def instantiate_now(self) -> None:
-        """Create the data module, the model and the trainer."""
-        super().instantiate_classes()
+        """Create the data module, the model and the trainer.
+
+        For each link to a missing attribute, jsonargparse formats the data module in a debug message. Lightning's
+        method would create all its data loaders, and fails for dicts of loaders.
+        """
+        original, LightningDataModule.__str__ = LightningDataModule.__str__, object.__str__  # type: ignore[method-assign]
+        try:
+            super().instantiate_classes()
+        finally:
+            LightningDataModule.__str__ = original  # type: ignore[method-assign]
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Do nothing, because the session runs the command."""

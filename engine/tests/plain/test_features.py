@@ -111,6 +111,29 @@ class Tested(Three):
         return self.train_dataloader()
 
 
+class Named(Three):
+    """Returns a dict of training loaders, and counts how many times it is created."""
+
+    created = 0
+
+    def train_dataloader(self):
+        type(self).created += 1
+        return {"a": super().train_dataloader()}
+
+
+class OfNamed(Mean):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch["a"], batch_idx)
+
+
+def test_loaders_are_created_once(lit):
+    """Lightning creates them to format the data module, as jsonargparse does for a debug message."""
+    result = lit("fit --model=test_features.OfNamed --data=test_features.Named --trainer.max_epochs=1")
+    assert result.status == 0, result.err
+    assert Named.created == 1
+    assert LightningDataModule.__str__ is not object.__str__
+
+
 def rows_of(file):
     with file.open() as lines:
         return list(csv.DictReader(lines))

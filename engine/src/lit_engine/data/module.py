@@ -291,10 +291,6 @@ class SplitData(LightningDataModule):
             else:  # a schedule queried the length of the run before the strategy restored the state
                 trainer.train_dataloader.load_state_dict(state_dict)
 
-    def __str__(self) -> str:
-        """Return the class name for jsonargparse's output. The inherited method would create all data loaders."""
-        return type(self).__name__
-
 
 def has_test(datamodule: Any) -> bool:
     """Return False and print a message if there is no test split. This function can be called before `setup`."""
