@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from helpers import TINY
+from lit_engine.checkpoints.average import average
 from lit_engine.checkpoints.choose import choose_checkpoint
-from lit_engine.checkpoints.io import read
+from lit_engine.checkpoints.io import SafeCheckpointIO, read
 from lit_engine.errors import RunError
 from lit_engine.run.directory import RunDir
 
@@ -37,6 +38,14 @@ def test_a_run_keeps_its_last_epochs_and_tests_their_mean(lit, workspace):
         # Batch norm's counts are not averaged.
         expected = (one[name] + two[name]) / 2 if value.is_floating_point() else one[name]
         torch.testing.assert_close(value, expected)
+
+
+def test_complex_weights_are_averaged(tmp_path):
+    files = [tmp_path / "a.ckpt", tmp_path / "b.ckpt"]
+    for file, value in zip(files, (2j, 1), strict=True):
+        SafeCheckpointIO().save_checkpoint({"state_dict": {"weight": torch.tensor([value], dtype=torch.cfloat)}}, file)
+    weight = read(average(files, tmp_path / "average.ckpt"))["state_dict"]["weight"]
+    assert (weight.dtype, weight.tolist()) == (torch.cfloat, [0.5 + 1j])
 
 
 def test_only_the_kept_epochs_are_averaged(tmp_path):

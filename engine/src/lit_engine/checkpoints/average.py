@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lit_engine.checkpoints.io import SafeCheckpointIO, read
 from lit_engine.errors import CheckpointError
 
@@ -14,15 +16,19 @@ def average(checkpoints: Sequence[Path], target: Path) -> Path:
     """Write the mean of the weights in `checkpoints` to `target`, and return `target`.
 
     Averaging the weights of the last epochs often helps as much as an ensemble (Vaswani et al. 2017; Izmailov et al.
-    2018). Floating-point weights are averaged in double precision. Integers, such as batch-norm counters, and all other
-    content are copied from the first checkpoint. The states of optimizers and schedules are omitted.
+    2018). Real and complex weights are averaged in double precision. Integers, such as batch-norm counters, and all
+    other content are copied from the first checkpoint. The states of optimizers and schedules are omitted.
 
     Raises:
         CheckpointError: if the names or shapes of the weights differ.
     """
     content: dict[str, Any] = read(checkpoints[0])
     weights = content["state_dict"]
-    sums = {name: value.double() for name, value in weights.items() if value.is_floating_point()}
+    sums = {
+        name: value.to(torch.cdouble if value.is_complex() else torch.double)
+        for name, value in weights.items()
+        if value.is_floating_point() or value.is_complex()
+    }
     for path in checkpoints[1:]:
         others = read(path)["state_dict"]
         if {name: value.shape for name, value in others.items()} != {n: value.shape for n, value in weights.items()}:
