@@ -237,10 +237,11 @@ def test_a_model_checkpoint_of_lightning_chooses_the_best_and_the_run_still_resu
 
 
 def test_the_weights_and_the_module_of_a_run_can_be_loaded(lit):
-    fit = lit(command("hydra_style"))
+    fit = lit(command("hydra_style", **{"trainer.precision": "64-true"}))
     module = load_model(RunDir.open(fit.run))
     weights = read(choose_checkpoint(RunDir.open(fit.run)))["state_dict"]
     assert type(module).__name__ == "LitModule"
+    assert {value.dtype for value in module.parameters()} == {torch.double}
     assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
     assert len(load_data(RunDir.open(fit.run)).test_dataloader().dataset) == 100
     warm = lit(command("hydra_style"), f"--init_from {fit.run} --trainer.max_epochs=1")

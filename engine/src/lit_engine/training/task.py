@@ -491,8 +491,11 @@ def load_module(
     module = instantiate(kind, parameters, {**untrained, **kwargs}, path)
     module.configure_model()
     module.on_load_checkpoint(checkpoint)
+    weights = checkpoint["state_dict"]
+    if any(own.dtype != torch.double == weights[n].dtype for n, own in module.named_parameters() if n in weights):
+        module.double()  # the run used 64-true, and float32 would round the weights
     try:
-        module.load_state_dict(checkpoint["state_dict"], strict=module.strict_loading if strict is None else strict)
+        module.load_state_dict(weights, strict=module.strict_loading if strict is None else strict)
     except RuntimeError as error:
         raise CheckpointError(f"the weights in {path} do not match its hyperparameters: {error}") from error
-    return module.to(next((weight.device for weight in checkpoint["state_dict"].values()), "cpu"))
+    return module.to(next((weight.device for weight in weights.values()), "cpu"))
