@@ -45,6 +45,19 @@ def test_files_count_by_name_size_and_content(tmp_path):
     assert fingerprint(renamed) != first
 
 
+ONE, TWO = ("a", 1), ("b", 2)
+
+
+class Table:
+    """Stands in for a table of pandas, which only has private attributes."""
+
+    def __init__(self, values):
+        self._values = values
+
+    def to_numpy(self):
+        return np.array(self._values)
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -56,6 +69,9 @@ def test_files_count_by_name_size_and_content(tmp_path):
         (np.array(["a", None], dtype=object), np.array(["b", None], dtype=object)),
         (["a", "b"], ["ab"]),
         ([1, 2], [1, 3]),
+        ([ONE, TWO, ONE, TWO], [ONE, ONE, TWO, TWO]),
+        ({"a", "b"}, {"a", "c"}),
+        (Table([1]), Table([2])),
         ({"a": 1}, {"a": 2}),
         (TensorDataset(torch.arange(3)), TensorDataset(torch.arange(4))),
         (Subset(TensorDataset(torch.arange(3)), [0, 1]), Subset(TensorDataset(torch.arange(3)), [0, 2])),
@@ -73,6 +89,8 @@ def test_equal_values_have_the_same_fingerprint_and_cycles_end():
     for cycle in cycles:
         cycle.append(cycle)
     assert fingerprint(cycles[0]) == fingerprint(cycles[1])
+    assert fingerprint([ONE, ONE]) == fingerprint([("a", int(one)) for one in "11"])
+    assert fingerprint({"a", "b", "c"}) == fingerprint({"c", "b", "a"})
     assert fingerprint(torch.arange(6).view(2, 3).T) == fingerprint(torch.arange(6).view(2, 3).T.contiguous())
 
 
@@ -123,3 +141,5 @@ def test_other_data_modules_are_recorded_by_their_loaders(trainer):
     data, runner = Loaders(*Images().load("train")), trainer(max_epochs=1)
     runner.fit(Plain(), datamodule=data)
     assert fingerprints(runner) == {"train": fingerprint(data.train)}
+    vars(data.train)["_tensors"] = vars(data.train).pop("tensors")
+    assert fingerprints(runner) == {}  # a hash of nothing would hide changes

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
 from contextlib import suppress
 from types import FunctionType, ModuleType
 from typing import Any
@@ -15,13 +15,16 @@ from torch.utils.data import Dataset
 # Above these limits, only evenly spaced parts are read, so that a fingerprint takes at most about a second.
 MOST_BYTES, MOST_ITEMS, MOST_FILES = 2**28, 50_000, 1000
 HEAD = 2**16  # number of bytes to read from each file
+PLAIN = (str, os.PathLike, bool, int, float, complex, bytes, type(None))
 SKIPPED = (torch.nn.Module, LightningDataModule, Trainer, FunctionType, ModuleType, type)  # types without samples
+NOTHING = hashlib.sha256(b"0\n").hexdigest()  # fingerprint of an object without public attributes
 
 
 def fingerprints(trainer: Trainer, known: Container[str] = ()) -> dict[str, str]:
     """Map the names of loaded splits and of sampling weights to fingerprints. Names in `known` are skipped.
 
-    If a data module has no `splits`, the datasets of its loaders are used instead.
+    If a data module has no `splits`, the datasets of its loaders are used instead. A dataset whose attributes are all
+    private has no fingerprint.
     """
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
     loaders = {"train": trainer.train_dataloader, "val": trainer.val_dataloaders, "test": trainer.test_dataloaders}
@@ -32,7 +35,7 @@ def fingerprints(trainer: Trainer, known: Container[str] = ()) -> dict[str, str]
         if part is not None and name not in known:
             with suppress(Exception):  # a dataset that cannot be hashed must not stop training
                 found[name] = fingerprint(part)
-    return found
+    return {name: value for name, value in found.items() if value != NOTHING}
 
 
 def fingerprint(data: Any) -> str:
@@ -58,7 +61,7 @@ def _parts(value: Any, files: list[str], seen: dict[int, Any]) -> Any:
             files.append(path)
             path = f"{os.path.basename(path)} {os.path.getsize(path)}"
         yield b"" if "/" in path and os.path.isdir(path) else f"{path}\n".encode(errors="replace")
-    elif value is None or isinstance(value, bool | int | float | complex | bytes):
+    elif isinstance(value, PLAIN):
         yield f"{value!r}\n".encode()
     elif isinstance(value, np.ndarray | torch.Tensor) and not getattr(value.dtype, "hasobject", False):
         yield f"{value.dtype} {tuple(value.shape)}\n".encode()
@@ -67,12 +70,18 @@ def _parts(value: Any, files: list[str], seen: dict[int, Any]) -> Any:
             rows = rows.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         yield np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
     elif id(value) not in seen and not isinstance(value, SKIPPED):
-        seen[id(value)] = value  # keeps the object alive, so that no other object gets its id
+        # Read tuples of plain values each time, because Python may store equal tuples as one object.
+        if not isinstance(value, tuple) or not all(isinstance(one, PLAIN) for one in value):
+            seen[id(value)] = value  # keeps the object alive, so that no other object gets its id
         inner = getattr(value, "dataset", value)
         if inner is not value and not isinstance(value, Dataset):  # a loader
             value = inner
         if isinstance(value, Mapping):
             value = list(value.items())
+        elif isinstance(value, Set):
+            value = sorted(value)
+        elif hasattr(value, "to_numpy"):  # a pandas or Polars table
+            value = [value.to_numpy()]
         elif not isinstance(value, Sequence | np.ndarray) or isinstance(value, Dataset):
             value = [(name, one) for name, one in getattr(value, "__dict__", {}).items() if name[0] != "_"]
         yield f"{len(value)}\n".encode()
