@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -186,6 +187,13 @@ def test_balanced_classes_have_equal_shares_in_tensors_and_datasets():
         shares = torch.zeros(data.num_classes, dtype=torch.double).index_add(0, labels, weights)
         assert len(shares.unique()) > 0
         torch.testing.assert_close(shares, shares[0].expand(len(shares)), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "bool"])
+def test_classes_may_have_any_integer_type(dtype):
+    pairs = Pairs(5)
+    pairs.targets = np.array([0, 1, 1, 0, 1], dtype=dtype)
+    assert weights_of(make(pairs, val=Pairs(2), sampling="balanced")).tolist() == [1 / 2, 1 / 3, 1 / 3, 1 / 2, 1 / 3]
 
 
 def test_weights_by_class_and_by_sample(tmp_path):

@@ -22,13 +22,18 @@ def labels_of(dataset: Any) -> Tensor | None:
     if targets is None or len(targets) != len(dataset):
         return None
     with suppress(TypeError, ValueError):  # the targets are, for example, the file names of masks
-        return torch.as_tensor(np.asarray(targets))
+        return _as_int64(torch.as_tensor(np.asarray(targets)))
     return None
+
+
+def _as_int64(labels: Tensor) -> Tensor:
+    """Convert bools and integers to int64. torch reads a uint8 index as a mask, and can hardly compute with uint16."""
+    return labels if labels.is_floating_point() else labels.long()
 
 
 def classes_of(data: Any) -> Tensor | None:
     """Return the classes `(N,)` of a stored split, or None if the samples do not have exactly one class."""
-    labels = data[-1].cpu() if isinstance(data, tuple) else labels_of(data)
+    labels = _as_int64(data[-1].cpu()) if isinstance(data, tuple) else labels_of(data)
     single = labels is not None and labels.ndim == 1 and not labels.is_floating_point() and not (labels < 0).any()
     return labels if single else None
 
