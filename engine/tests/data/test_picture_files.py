@@ -27,6 +27,7 @@ DEEP = Image.fromarray(np.full((4, 4), 51 * 257, dtype=np.uint16))
         (Image.new("1", (4, 4), 1), "png", "1", [255] * 3),
         (DEEP, "png", "I;16", [51] * 3),
         (DEEP, "tif", "I;16", [51] * 3),
+        (DEEP, "pgm", "I", [51] * 3),
         (Image.fromarray(np.full((4, 4), 65535, dtype=np.uint16)), "png", "I;16", [255] * 3),
         (Image.new("RGBA", (4, 4), (200, 0, 100, 128)), "png", "RGBA", [227, 127, 177]),  # blended with white
         (Image.new("LA", (4, 4), (60, 0)), "png", "LA", [255] * 3),
@@ -39,6 +40,12 @@ def test_all_kinds_of_pixels_become_their_colours(tmp_path, image, suffix, mode,
         pixels = to_tensor(saved, (3, 4, 4))
     assert pixels.dtype == torch.uint8
     assert (pixels.int() - torch.tensor(colour).view(3, 1, 1)).abs().max() <= (3 if suffix == "jpg" else 1)
+
+
+def test_pgm_files_of_12_bits(tmp_path):
+    (tmp_path / "a.pgm").write_bytes(b"P5 2 1 4095\n" + np.array([4095, 51 * 4095 // 255], dtype=">u2").tobytes())
+    with Image.open(tmp_path / "a.pgm") as image:
+        assert to_tensor(image, (1, 1, 2)).tolist() == [[[255, 51]]]
 
 
 @pytest.mark.parametrize("mode", ["F", "I"])
@@ -97,6 +104,13 @@ def test_files_are_in_the_order_of_their_names_and_unreadable_ones_are_left_out(
     assert batch.targets.tolist() == [-1] * 5  # unknown
     assert batch.images.dtype == torch.uint8
     assert (batch.images.flatten(1).float().mean(1) / 20).round().tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("error", [EOFError, TypeError])
+def test_pillow_raises_many_errors_for_damaged_files(tmp_path, monkeypatch, error):
+    RED.save(tmp_path / "a.tif")
+    monkeypatch.setattr(Image.Image, "load", lambda image: (_ for _ in ()).throw(error))
+    assert len(PictureFiles(tmp_path, (3, 4, 4))[torch.tensor([0])].images) == 0
 
 
 def test_missing_and_empty_folders_are_errors(tmp_path):

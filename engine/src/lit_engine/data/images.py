@@ -109,7 +109,7 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", "
 
 
 # Errors that Pillow raises for files that are truncated, malicious or not images.
-UNREADABLE = (OSError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError)
+UNREADABLE = (OSError, EOFError, TypeError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError)
 
 
 def to_8bit_upright(image: Image.Image) -> Image.Image:
@@ -119,7 +119,7 @@ def to_8bit_upright(image: Image.Image) -> Image.Image:
         ValueError: if the pixel values are floats or 32-bit integers, whose range is unknown.
     """
     ImageOps.exif_transpose(image, in_place=True)
-    if image.mode.startswith("I;16"):
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):  # Pillow scales PGM to 16 bits
         image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))  # 65535 becomes 255
     elif image.mode in ("I", "F"):
         raise ValueError("the range of the pixel values is unknown: save the image with 8 or 16 bits per channel")
