@@ -72,6 +72,8 @@ def test_numpys_reader_returns_the_same_numbers(tmp_path, monkeypatch):
     assert CSVFile(write(tmp_path, text))._numbers is not None
     assert CSVFile(write(tmp_path, text + '\n"1",2,3'))._numbers is None
     assert CSVFile(write(tmp_path, text + "\n1,2,1e39"))._numbers is None
+    for other in ("2", '"2"'):  # also next to a cell that only the slow reader accepts
+        assert CSVFile(write(tmp_path, f"a,b\n1\x1c,{other}\n")).read(["a"]).tolist() == [[1]]
 
 
 @pytest.mark.parametrize(("delimiter", "mark"), [(";", ";"), ("\t", "\t"), ("tab", "\t"), (r"\t", "\t")])

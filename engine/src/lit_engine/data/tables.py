@@ -25,7 +25,7 @@ WIDE = torch.float if torch.backends.mps.is_available() else torch.double
 def number_in(cell: str) -> float:
     """Return the number in a cell, or NaN if it is not a finite float32 number."""
     try:
-        value = float(cell.replace("_", "x"))  # Python accepts 1_000 as a number
+        value = float(cell.strip().replace("_", "x"))  # Python accepts 1_000 as a number
     except ValueError:
         return math.nan
     return value if abs(value) <= LARGEST else math.nan
