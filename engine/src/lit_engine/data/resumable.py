@@ -1,18 +1,24 @@
 """Wrapper that makes the order of any DataLoader depend only on (seed, epoch), so that a run can resume mid-epoch."""
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import Trainer
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from lit_engine._lightning import ready_batches, replace_loader_parts, set_worker_iterator, worker_iterator
 from lit_engine.data.sampler import derive, global_seed, outlive_signals, seed_cpu
 from lit_engine.distributed.processes import replicas
 
-Place = Callable[[], tuple[int, int]]  # returns the epoch and the first batch to load
+# Returns the epoch, the first batch to load, and the index of this loader if there are several.
+Place = Callable[[], tuple[int, int, int]]
 
 
 def seed_everywhere(*parts: int | str) -> None:
@@ -32,11 +38,15 @@ def make_resumable(loader: Any, trainer: Trainer) -> Any:
         return loader
     trains = bool(trainer.training)
 
-    def place() -> tuple[int, int]:
+    def place() -> tuple[int, int, int]:
         epoch = trainer.current_epoch if trainer.state.fn == "fit" else 0
-        return epoch, ready_batches(trainer) if trains else 0
+        if not trains:
+            return epoch, 0, 0
+        loaders = CombinedLoader(trainer.train_dataloader).flattened
+        return epoch, ready_batches(trainer), next((k for k, one in enumerate(loaders) if one is resumable), 0)
 
-    return ResumableLoader(loader, global_seed(), replicas(trainer).rank, place)
+    resumable = ResumableLoader(loader, global_seed(), replicas(trainer).rank, place)
+    return resumable
 
 
 class ResumableLoader:
@@ -44,11 +54,13 @@ class ResumableLoader:
 
     The sampler or batch sampler stays the same, but its generator is seeded at the start of each epoch. Batches that
     were already used are not loaded again. Random numbers in the dataset depend on (seed, epoch, index),
-    even in workers. Random numbers in a training step depend on (seed, epoch, batch, rank). All attributes of the
-    DataLoader are available.
+    even in workers. If a sample is drawn several times, they also depend on the number of earlier draws. Each of
+    several training loaders has its own order and random numbers. Random numbers in a training step depend on
+    (seed, epoch, batch, rank). All attributes of the DataLoader are available.
     """
 
     def __init__(self, loader: DataLoader, seed: int, rank: int, place: Place) -> None:
+        loader = copy(loader)  # the data module may return the same loader again
         self.loader, self.seed, self.rank, self.place = loader, seed, rank, place
         self.dataset = loader.dataset
         name = "sampler" if loader.batch_sampler is None else "batch_sampler"
@@ -64,7 +76,7 @@ class ResumableLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches. The epoch is read at the first batch, because Lightning sets it after calling `iter`."""
-        epoch, start = self.place()
+        epoch, start, _ = self.place()
         for number, batch in enumerate(self.loader, start):
             seed_everywhere(self.seed, "batch", epoch, number, self.rank)  # for hooks and the training step
             yield batch
@@ -99,17 +111,29 @@ class SeededOrder:
         return getattr(self.__dict__["_sampler"], name)
 
     def __iter__(self) -> Iterator[Any]:
-        epoch, start = self._place()
-        seed_everywhere(self._seed, "order", epoch)
+        epoch, start, number = self._place()
+        loader = (f"loader {number}",) if number else ()
+        seed_everywhere(self._seed, "order", epoch, *loader)
         for one in (self._sampler, getattr(self._sampler, "sampler", None)):
             if isinstance(generator := getattr(one, "generator", None), torch.Generator):
-                generator.manual_seed(derive(self._seed, "order", epoch))
-        order = list(self._sampler)
-        for found in order[start % max(len(order), 1) :]:  # a shorter loader starts over
-            if isinstance(found, list | tuple):
-                yield [(derive(self._seed, "sample", epoch, str(index)), index) for index in found]
-            else:
-                yield derive(self._seed, "sample", epoch, str(found)), found
+                generator.manual_seed(derive(self._seed, "order", epoch, *loader))
+        order: Iterable[Any] = self._sampler
+        if (length := sized_len(order)) is not None:
+            order = list(islice(order, length))
+            start %= max(len(order), 1)  # a shorter loader starts over
+        draws: Counter[str] = Counter()
+
+        def key(index: Any) -> tuple[int, Any]:
+            before, draws[str(index)] = draws[str(index)], draws[str(index)] + 1
+            repeated = (before,) if before else ()
+            return derive(self._seed, "sample", epoch, str(index), *loader, *repeated), index
+
+        for batch, found in enumerate(order):
+            keys = [key(index) for index in found] if isinstance(found, list | tuple) else key(found)
+            if batch >= start:
+                yield keys
+            if length is None:  # an endless sampler draws the next indices only now
+                seed_cpu(derive(self._seed, "order", epoch, batch, *loader))
 
 
 class SeededSamples:

@@ -1,0 +1,95 @@
+"""Ordinary DataLoaders have a reproducible order and reproducible random numbers, even if a run resumes mid-epoch."""
+
+import pytest
+import torch
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from helpers import SaveAt, Witness
+from lit_engine.training.saver import Saver
+
+
+class Noisy(Dataset):
+    """Samples that consist of their index and a random number."""
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        return index, torch.rand(())
+
+
+class Endless(Sampler):
+    """Draws permutations from the global generator, the later ones during the training."""
+
+    def __iter__(self):
+        while True:
+            yield from torch.randperm(16).tolist()
+
+
+class EndlessWithLength(Endless):
+    def __len__(self):
+        return 16
+
+
+def shuffled():
+    return DataLoader(Noisy(), batch_size=4, shuffle=True)
+
+
+class Stored(LightningDataModule):
+    """Returns the same two loaders in each epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.loaders = {"a": shuffled(), "b": shuffled()}
+
+    def train_dataloader(self):
+        return self.loaders
+
+
+@pytest.fixture
+def fit(trainer):
+    """Train, and return the batches."""
+
+    def train(data, callbacks=(), checkpoint=None, **options):
+        witness = Witness()
+        runner = trainer(callbacks=[Saver(), *callbacks], **{"max_epochs": 1, **options})
+        source = {"datamodule" if isinstance(data, LightningDataModule) else "train_dataloaders": data}
+        runner.fit(witness, **source, ckpt_path=checkpoint, weights_only=True)
+        return witness.batches["train"]
+
+    return train
+
+
+def drawn(batches):
+    """Return a dict from indices to random numbers."""
+    return {int(index): float(noise) for batch in batches for index, noise in zip(*batch, strict=True)}
+
+
+def test_each_training_loader_has_its_own_order_and_random_numbers(fit):
+    loader = shuffled()
+    both = fit({"a": loader, "b": loader})
+    a, b = ([batch[name] for batch in both] for name in "ab")
+    torch.testing.assert_close(fit(shuffled()), a, rtol=0, atol=0)
+    assert drawn(a).keys() == drawn(b).keys()
+    assert list(drawn(a)) != list(drawn(b))
+    assert all(drawn(a)[index] != drawn(b)[index] for index in range(16))
+
+
+def test_the_order_does_not_depend_on_reloading(fit):
+    once, reloaded = (fit(Stored(), max_epochs=3, reload_dataloaders_every_n_epochs=n) for n in (0, 1))
+    torch.testing.assert_close(reloaded, once, rtol=0, atol=0)
+    assert list(drawn(batch["a"] for batch in once[:4])) != list(drawn(batch["a"] for batch in once[4:8]))
+
+
+@pytest.mark.parametrize("sampler", [[3] * 20, Endless(), EndlessWithLength()])
+def test_repeated_samples_have_different_random_numbers_and_resume(fit, tmp_path, sampler):
+    def loader():
+        return DataLoader(Noisy(), batch_size=2, sampler=sampler)
+
+    options = {"max_steps": 10, "max_epochs": -1}
+    whole = fit(loader(), [SaveAt(7, tmp_path / "saved.ckpt")], **options)
+    torch.rand(5)
+    resumed = fit(loader(), checkpoint=tmp_path / "saved.ckpt", **options)
+    torch.testing.assert_close(resumed, whole[7:], rtol=0, atol=0)
+    assert len({float(noise) for _, noises in whole for noise in noises}) == 20
