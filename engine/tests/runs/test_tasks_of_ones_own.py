@@ -1,13 +1,16 @@
 """Subclasses of a task: one that forwards its arguments, one that counts, one that skips batches."""
 
 import json
+import signal
 import sys
 
 import pytest
 
-from helpers import TINY
+from helpers import TINY, differences
+from killing import at_call
 from lit_engine.run.directory import RunDir
 from toy.data import Digits
+from toy.tasks import ImageClassifier
 
 MINE = """
 from toy.tasks import ImageClassifier
@@ -93,3 +96,49 @@ def test_a_step_that_returns_none_skips_its_batch(lit, workspace, monkeypatch):
     rows = RunDir(result.run).history()[1]
     assert [row["step"] for row in rows if row["train/loss_step"]] == ["0", "2"]
     assert [float(row["train/samples"]) for row in rows if row["train/samples"]] == [757]  # 500, 500 and 257 samples
+
+
+RANDOM = """
+import random
+import numpy as np
+import torch
+from torchmetrics import MeanMetric
+from toy.tasks import ImageClassifier
+
+class Random(ImageClassifier):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.mean_scale = MeanMetric()
+
+    def on_train_epoch_start(self):
+        super().on_train_epoch_start()
+        self.log("train/drawn", torch.rand(()))
+
+    def training_step(self, batch, batch_idx):
+        scale = np.random.rand() + random.random()
+        self.mean_scale(scale)
+        self.log("train/scale", scale, on_step=False, on_epoch=True)
+        self.log("train/mean_scale", self.mean_scale, on_step=False, on_epoch=True)
+        return scale * super().training_step(batch, batch_idx)
+
+    def evaluation_step(self, batch, split):
+        outputs = super().evaluation_step(batch, split)
+        self.add_sums(noise=torch.randn(()))
+        return outputs
+"""
+
+
+def test_random_numbers_and_logged_values_of_a_resumed_task_are_exact(lit, workspace, monkeypatch):
+    (workspace / "drawing.py").write_text(RANDOM)
+    monkeypatch.syspath_prepend(workspace)
+    fit = f"fit -c configs/quickstart.yaml {TINY} --model=drawing.Random --test_after_fit=false"
+    fit += " --trainer.max_epochs=2 --trainer.log_every_n_steps=1"
+    whole = lit(f"{fit} --run_name whole").run
+    # Stop mid-epoch, in the validation after the first epoch (the first two calls are the sanity check), and after it.
+    for hook, call in (("training_step", 15), ("validation_step", 3), ("on_train_epoch_end", 1)):
+        with monkeypatch.context() as patch:
+            at_call(patch, ImageClassifier, hook, call, signal.SIGTERM)
+            cut = lit(f"{fit} --run_name {hook}")
+        assert cut.status == 143, cut.err
+        assert lit(f"fit --run {cut.run}").status == 0
+        assert differences(whole, cut.run) == [], hook

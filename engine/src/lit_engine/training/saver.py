@@ -21,7 +21,7 @@ from lit_engine.checkpoints.callback import Checkpoint, fast_dev_run
 from lit_engine.data.module import accumulation_steps
 from lit_engine.data.resumable import make_resumable, seed_everywhere
 from lit_engine.data.sampler import Loader, global_seed
-from lit_engine.distributed.processes import SIGNALS, Maximum, all_gathered, is_first, print_once
+from lit_engine.distributed.processes import SIGNALS, Maximum, all_gathered, is_first, print_once, replicas
 from lit_engine.distributed.sharding import total_norm
 from lit_engine.errors import UserError
 from lit_engine.training.task import Task
@@ -265,9 +265,8 @@ class Saver(Callback):
         self._states = None
 
     def _seed(self, trainer: Trainer, moment: str) -> None:
-        """Make random numbers in hooks depend only on the seed and the step. A task seeds each step itself."""
-        if not isinstance(trainer.lightning_module, Task):
-            seed_everywhere(global_seed(), moment, trainer.global_step, trainer.global_rank)
+        """Make random numbers in hooks and in validation depend only on the seed, the step and the replica."""
+        seed_everywhere(global_seed(), moment, trainer.global_step, replicas(trainer).rank)
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         # If the length is unknown, processes may have different numbers of batches, and would wait for each other.
@@ -359,10 +358,10 @@ class Saver(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the state needed to resume, and correct Lightning's loop counters."""
         checkpoint["metrics"] = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
+        states = _lightning.metric_states(pl_module) if self._states is None else self._states
+        own = {"logged": _lightning.logged_so_far(trainer), "states": states}
+        checkpoint["logged_so_far"] = all_gathered([own], trainer)
         if not isinstance(pl_module, Task):
-            states = _lightning.metric_states(pl_module) if self._states is None else self._states
-            own = {"logged": _lightning.logged_so_far(trainer), "states": states}
-            checkpoint["logged_so_far"] = all_gathered([own], trainer)
             checkpoint["batches"] = trainer.num_training_batches
         if self._moment == "cut short":
             checkpoint["loops"]["fit_loop"] = self._counters
