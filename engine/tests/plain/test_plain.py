@@ -15,8 +15,10 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch import Callback, LightningModule
+from metric_objects import Classifier
 
 from helpers import differences
+from killing import at_call
 from lit_engine.checkpoints.choose import choose_checkpoint
 from lit_engine.checkpoints.io import read
 from lit_engine.distributed.sharding import Sharded
@@ -323,6 +325,17 @@ class Persistent(Data):
         dataset = super().train_dataloader().dataset
         return torch.utils.data.DataLoader(dataset, batch_size=8, num_workers=2, persistent_workers=True)
 
+class Accumulating(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        self.manual_backward(super().training_step(batch, batch_idx) / 5)
+        if batch_idx % 5 == 4:
+            self.optimizers().step()
+            self.optimizers().zero_grad()
+
 class Quiet(Classifier):
     def validation_step(self, batch, batch_idx):
         self.log("val_acc", 0.5)
@@ -387,6 +400,29 @@ def test_a_stateful_dataloader_of_torchdata_resumes_to_the_bit(lit, unusual, dat
     resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
     assert "cannot resume mid-epoch" not in resumed.out
     assert differences(whole.run, resumed.run) == []
+
+
+SCHEDULED = "{class_path: GradientAccumulationScheduler, init_args: {scheduling: {0: 1, 1: 3}}}"
+
+
+@pytest.mark.parametrize("options", [
+    ["--model=unusual.Accumulating"],
+    ["--model=metric_objects.Classifier", "--trainer.callbacks+=" + SCHEDULED],
+    ["--model=metric_objects.Classifier", "--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=3"],
+])  # fmt: skip
+def test_accumulated_gradients_are_not_lost(lit, unusual, monkeypatch, options):
+    fit = "fit --data=metric_objects.Data --trainer.max_epochs=2 --trainer.log_every_n_steps=1"
+    whole = lit(fit, options, "--run_name whole")
+    assert whole.status == 0, whole.err
+    with monkeypatch.context() as patch:
+        if "val_check_interval" in options[-1]:
+            at_call(patch, Classifier, "validation_step", 3, signal.SIGTERM)  # the first two are the sanity check
+        else:
+            at_call(patch, Classifier, "training_step", 13, signal.SIGTERM)  # the third batch of the second epoch
+        cut = lit(fit, options, "--run_name cut")
+    assert cut.status == 143, cut.err
+    assert lit(f"fit --run {cut.run}").status == 0
+    assert differences(whole.run, cut.run) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lit_engine import _lightning
 from lit_engine.checkpoints.callback import Checkpoint, fast_dev_run
-from lit_engine.data.module import accumulation_steps
+from lit_engine.data.module import accumulation_schedule, accumulation_steps
 from lit_engine.data.resumable import make_resumable, seed_everywhere
 from lit_engine.data.sampler import Loader, global_seed
 from lit_engine.distributed.processes import SIGNALS, Maximum, all_gathered, is_first, print_once, replicas
@@ -115,12 +115,15 @@ class Saver(Callback):
         self.signals = signals or Signals()
         self.checkpoint: Checkpoint | None = None
         self._moment = ""  # kind of the current save, such as `epoch` or `validation`
-        self._saved_at, self._saved = monotonic(), (-1, "")  # optimizer step and kind of the last save
+        self._saved_at, self._saved = monotonic(), (-1, -1, "")  # optimizer step, batch and kind of the last save
         self._trained = False  # False for a finished run, which is not saved again
         self._stops_later = False  # whether a stop was requested within an accumulation window
         self._cut_short = False  # whether training ends mid-epoch
         self._counters: dict[str, Any] | None = None  # Lightning's loop counters if training ends mid-epoch
         self._within_epoch = False  # whether the resumed run had ended mid-epoch
+        self._within_step = False  # whether gradients are being accumulated
+        self._resumed = False  # whether the next batch is the first one after resuming mid-epoch
+        self._step = 0  # optimizer steps before the current batch
         self._metrics: dict[str, Any] = {}
         self._processes_loaders = False
         self._logged: list[dict[str, Any]] = []  # values logged before resuming, kept until the first batch is logged
@@ -157,6 +160,7 @@ class Saver(Callback):
             _lightning.set_batch_counters(trainer)
         if _lightning.ready_batches(trainer) and not _lightning.is_between_epochs(trainer):
             self._check_loader(trainer)
+            self._resumed = True
             _lightning.finish_restart(trainer)
             _lightning.log_again(trainer, self._logged)
         for name, look in zip(LAST_HOOKS, (self.after_step, self.after_validation), strict=True):
@@ -188,6 +192,10 @@ class Saver(Callback):
             raise Interrupted(number)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if self._resumed and (changing := accumulation_schedule(trainer)) is not None:
+            changing.on_train_epoch_start(trainer)  # Lightning does not call this hook when resuming mid-epoch
+        self._resumed = False
+        self._step = trainer.global_step
         if self._repeats_steps and batch_idx % trainer.accumulate_grad_batches == 0:
             self._before_step = batch_idx, [buffer.clone() for buffer in pl_module.buffers()]
 
@@ -248,13 +256,21 @@ class Saver(Callback):
         """Return whether gradients are being accumulated. They are not saved, so training then stops later."""
         last = trainer.is_last_batch
         self._trained = True
-        within = _lightning.ready_batches(trainer) % accumulation_steps(trainer) != 0 and not last
+        within = _lightning.ready_batches(trainer) % accumulation_steps(trainer) != 0 or self._accumulates(trainer)
+        self._within_step = within = within and not last
         stops = self._stops_later or trainer.should_stop
         self._stops_later = stops and within
         if stops:
             _lightning.set_should_stop(trainer, not within)
         self._cut_short = will_end(trainer) and not last
         return within
+
+    def _accumulates(self, trainer: Trainer) -> bool:
+        """Return whether a module with manual optimization has gradients, but did not step in this batch."""
+        module = trainer.lightning_module
+        if module.automatic_optimization or trainer.global_step != self._step:
+            return False
+        return any(weight.grad is not None for weight in module.parameters())
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit":
@@ -271,7 +287,7 @@ class Saver(Callback):
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         # If the length is unknown, processes may have different numbers of batches, and would wait for each other.
         unequal = trainer.world_size > 1 and math.inf in trainer.num_val_batches
-        if trainer.state.fn != "fit" or unequal:
+        if trainer.state.fn != "fit" or unequal or self._within_step:
             return
         number, due = self._agree(trainer)
         if (number or due) and not trainer.sanity_checking:
@@ -329,7 +345,8 @@ class Saver(Callback):
 
     def _save(self, trainer: Trainer, moment: str) -> None:
         """Write `last.ckpt`. If writing fails, the previous file remains intact."""
-        if self.checkpoint is None or self._saved == (trainer.global_step, moment):
+        now = trainer.global_step, _lightning.ready_batches(trainer), moment
+        if self.checkpoint is None or self._saved == now:
             return
         if not _finite(trainer.lightning_module):
             raise UserError(
@@ -340,7 +357,7 @@ class Saver(Callback):
         self._moment = moment
         trainer.save_checkpoint(Path(str(self.checkpoint.dirpath)) / "last.ckpt", weights_only=False)
         self._moment = ""
-        self._saved_at, self._saved = monotonic(), (trainer.global_step, moment)
+        self._saved_at, self._saved = monotonic(), now
 
     def _save_epoch(self, trainer: Trainer) -> None:
         self._save(trainer, "epoch")

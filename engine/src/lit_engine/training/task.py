@@ -16,7 +16,6 @@ from torchmetrics import Metric
 from lit_engine import _lightning
 from lit_engine.checkpoints.io import read
 from lit_engine.classes.names import drop_weights, import_class, instantiate
-from lit_engine.data.module import accumulation_schedule
 from lit_engine.data.sampler import global_seed, seed_step
 from lit_engine.distributed.processes import replicas
 from lit_engine.distributed.sharding import clip_norm, gradients, local_shards, shard, total_norm
@@ -322,10 +321,7 @@ class Task(_lightning.QuickModule):
         self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50)) or sys.maxsize  # 0: never
         self._done = self.trainer.global_step
         self.running.mark()
-        # When resuming mid-epoch, Lightning does not call the on_train_epoch_start hooks of tasks and callbacks.
-        self._clock.skip()
-        if (changing := accumulation_schedule(self.trainer)) is not None:
-            changing.on_train_epoch_start(self.trainer)
+        self._clock.skip()  # when resuming mid-epoch, Lightning does not call on_train_epoch_start
         check_resumed(self.trainer, self.length)
         watched = {schedule.monitor or "" for schedule in self.all_schedules}
         if not self.trainer.enable_validation and any(name.startswith("val/") for name in watched):
