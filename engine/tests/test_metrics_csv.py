@@ -2,6 +2,8 @@
 
 import csv
 
+import pytest
+
 from lit_engine.callbacks.record import MetricsCSV
 
 
@@ -100,3 +102,19 @@ def test_a_checkpoint_is_in_step_with_its_row_which_may_grow_after_it(tmp_path):
     again.load_state_dict(state)
     log(again, (4, {"val/loss": 5.0}))
     assert rows(tmp_path) == [{"step": 0, "loss": 1.0}, {"step": 4, "loss": 2.0, "val/loss": 5.0}]
+
+
+def test_rows_that_could_not_be_written_are_written_later(tmp_path, monkeypatch):
+    logger = MetricsCSV(tmp_path)
+    log(logger, (0, {"loss": 1.0}))
+    logger.log_metrics({"loss": 2.0}, 1)
+
+    def fail(self, rows):
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(csv.DictWriter, "writerows", fail)
+        with pytest.raises(OSError, match="no space"):
+            logger.save()
+    logger.save()
+    assert rows(tmp_path) == [{"step": 0, "loss": 1.0}, {"step": 1, "loss": 2.0}]

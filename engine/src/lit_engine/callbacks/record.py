@@ -111,7 +111,6 @@ class MetricsCSV(Logger):
         self._saved = monotonic()
         if not self._changed:
             return
-        self._changed = False
         if not self._end:
             header = io.StringIO()
             csv.DictWriter(header, self._columns, lineterminator="\n").writeheader()
@@ -125,6 +124,7 @@ class MetricsCSV(Logger):
             file.flush()
             self._end, self._written = file.tell(), len(self._rows) - 1
             self._write(file, self._rows[-1:])
+        self._changed = False  # only now, because writing fails if the disk is full
 
     def _write(self, file: TextIO, rows: list[dict[str, Any]]) -> None:
         csv.DictWriter(file, self._columns, restval="", lineterminator="\n").writerows(rows)
