@@ -21,6 +21,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.profilers import PassThroughProfiler
+from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import move_data_to_device, rank_zero_only
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
@@ -459,12 +460,13 @@ destroy_process_group = _destroy_dist_connection
 
 
 def wrap_again(strategy: Any, module: LightningModule) -> None:
-    """Wrap the module in a new DistributedDataParallel.
+    """Wrap the module in a new DistributedDataParallel, if the strategy uses it.
 
     DDP only averages gradients of parameters that required gradients when the wrapper was created.
     """
-    strategy.model = module
-    strategy.configure_ddp()
+    if isinstance(strategy, DDPStrategy):
+        strategy.model = module
+        strategy.configure_ddp()
 
 
 # ------------------------------------------------------------------------------------------------------------ torch

@@ -1,7 +1,6 @@
 """Callback that freezes parts of a model permanently or for the first epochs."""
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.strategies import DDPStrategy
 
 from lit_engine._lightning import BatchNorm, wrap_again
 from lit_engine.checkpoints.callback import fast_dev_run
@@ -89,5 +88,5 @@ class Unfreezing(Callback):
         for name, module in pl_module.named_modules():
             if isinstance(module, BatchNorm) and self._find_rule(name):
                 module.train(not self.frozen(name, epoch))
-        if changed and isinstance(trainer.strategy, DDPStrategy):
+        if changed:
             wrap_again(trainer.strategy, pl_module)

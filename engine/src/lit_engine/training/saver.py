@@ -16,7 +16,33 @@ from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import Tensor
 
-from lit_engine import _lightning
+from lit_engine._lightning import (
+    add_to_logged,
+    batch_index,
+    disable_requeue,
+    finish_restart,
+    is_between_epochs,
+    log_again,
+    log_step,
+    logged_so_far,
+    logged_steps,
+    loop_state,
+    metric_states,
+    process_loaders,
+    ready_batches,
+    restore_metric_states,
+    rewind_step,
+    set_batch_counters,
+    set_loop_counters,
+    set_should_stop,
+    shorten_steps,
+    skip_sanity_check,
+    skip_sigterm_broadcast,
+    start_as_new,
+    swap_average,
+    will_validate,
+    wrap_again,
+)
 from lit_engine.checkpoints.callback import Checkpoint, fast_dev_run
 from lit_engine.data.module import accumulation_schedule, accumulation_steps
 from lit_engine.data.resumable import make_resumable, seed_everywhere
@@ -32,7 +58,7 @@ OUT_OF_MEMORY = (
     "trainer.precision=bf16-mixed also needs less memory"
 )
 ONE_SAMPLE = "batch norm cannot train on a batch of one sample: set --data.drop_last=true or change data.batch_size"
-LAST_HOOKS = ("on_train_batch_end", "on_validation_end")  # the task's hooks after which `Saver` runs
+LAST_HOOKS = ("on_train_start", "on_train_batch_end", "on_validation_end")  # the task's hooks after which `Saver` runs
 
 
 class Interrupted(BaseException):
@@ -129,6 +155,9 @@ class Saver(Callback):
         self._logged: list[dict[str, Any]] = []  # values logged before resuming, kept until the first batch is logged
         self._batches: int | None = None  # batches per epoch when the run was stopped
         self._states: dict[str, Any] | None = None  # states of torchmetrics before the current validation
+        # Whether each parameter was trainable when training started, and whether it was when the run was stopped.
+        self._trainable_at_start: dict[str, bool] = {}
+        self._trainable: dict[str, list[bool]] = {}
         self.smaller = 0
         self._repeats_steps = False  # whether a step that runs out of memory can be repeated
         # Index of the step's first batch, and the buffers before that batch. None once the optimizer step starts.
@@ -136,9 +165,11 @@ class Saver(Callback):
         self._flags: Maximum | None = None  # whether any process requested a stop or a save in the last step
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        _lightning.disable_requeue(trainer)  # Lightning would requeue the SLURM job with an unused checkpoint
+        _lightning._lightning.disable_requeue(
+            trainer
+        )  # Lightning would requeue the SLURM job with an unused checkpoint
         if not self._processes_loaders:
-            _lightning.process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
+            _lightning._lightning.process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
             self._processes_loaders = True
         found = [one for one in trainer.checkpoint_callbacks if isinstance(one, Checkpoint)]
         if stage == "fit" and found and not fast_dev_run(trainer):
@@ -149,22 +180,33 @@ class Saver(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._defer()
-        _lightning.skip_sigterm_broadcast(trainer)
-        _lightning.shorten_steps(trainer)
+        _lightning._lightning.skip_sigterm_broadcast(trainer)
+        _lightning._lightning.shorten_steps(trainer)
         self._saved_at, self._flags = monotonic(), None
         self._repeats_steps = self._can_repeat(trainer, pl_module)
         trainer.callback_metrics.update(self._metrics)
-        if _lightning.is_between_epochs(trainer):
-            _lightning.start_as_new(trainer)
+        if _lightning._lightning.is_between_epochs(trainer):
+            _lightning._lightning.start_as_new(trainer)
         if getattr(trainer.train_dataloader, "recut", False):
-            _lightning.set_batch_counters(trainer)
-        if _lightning.ready_batches(trainer) and not _lightning.is_between_epochs(trainer):
+            _lightning._lightning.set_batch_counters(trainer)
+        if _lightning._lightning.ready_batches(trainer) and not _lightning._lightning.is_between_epochs(trainer):
             self._check_loader(trainer)
-            self._resumed = True
-            _lightning.finish_restart(trainer)
-            _lightning.log_again(trainer, self._logged)
-        for name, look in zip(LAST_HOOKS, (self.after_step, self.after_validation), strict=True):
+            finish_restart(trainer)
+            log_again(trainer, self._logged)
+        self._trainable_at_start = {name: weight.requires_grad for name, weight in pl_module.named_parameters()}
+        for name, look in zip(LAST_HOOKS, (self.after_start, self.after_step, self.after_validation), strict=True):
             setattr(pl_module, name, _call_after(getattr(pl_module, name), look, trainer))
+
+    def after_start(self, trainer: Trainer) -> None:
+        """Freeze the same parameters as when the run was stopped, unless the options now freeze different ones."""
+        changed = False
+        for name, weight in trainer.lightning_module.named_parameters():
+            at_start, now = self._trainable.get(name, (None, weight.requires_grad))
+            if at_start == self._trainable_at_start.get(name) and now != weight.requires_grad:
+                weight.requires_grad_(now)
+                changed = True
+        if changed:
+            wrap_again(trainer.strategy, trainer.lightning_module)
 
     def _check_loader(self, trainer: Trainer) -> None:
         """Raise UserError if the number of batches changed, and warn if a loader cannot resume mid-epoch."""
@@ -216,14 +258,14 @@ class Saver(Callback):
             buffer.copy_(before)
         module.running.rewind()
         trainer.train_dataloader.position = batches  # type: ignore[union-attr]
-        _lightning.rewind_step(trainer, batches)
+        _lightning._lightning.rewind_step(trainer, batches)
         self._save(trainer, "repeat" if batches else "epoch")
         self.smaller = 2 * trainer.accumulate_grad_batches
 
     def after_step(self, trainer: Trainer) -> None:
         """Save if a save is due, and stop after a signal. Both wait until gradient accumulation is complete."""
         if self._logged:
-            _lightning.add_to_logged(trainer, self._logged)
+            _lightning._lightning.add_to_logged(trainer, self._logged)
             self._logged = []
         if self._postpone_stop(trainer):
             return
@@ -231,8 +273,8 @@ class Saver(Callback):
         self._counters = None
         if not (number or due or self._cut_short):
             return
-        validates = _lightning.will_validate(trainer)
-        _lightning.log_step(trainer)
+        validates = _lightning._lightning.will_validate(trainer)
+        _lightning._lightning.log_step(trainer)
         if trainer.is_last_batch and not validates:
             return  # `last.ckpt` is saved at the end of the epoch instead
         moment = "validation" if validates else "step"
@@ -249,19 +291,21 @@ class Saver(Callback):
 
     def _keep_counters(self, trainer: Trainer, moment: str) -> None:
         """Store the loop counters, because Lightning counts an epoch as complete even if it ends early."""
-        self._counters = _lightning.loop_state(trainer)
-        _lightning.set_loop_counters(self._counters, moment)
+        self._counters = _lightning._lightning.loop_state(trainer)
+        _lightning._lightning.set_loop_counters(self._counters, moment)
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
         """Return whether gradients are being accumulated. They are not saved, so training then stops later."""
         last = trainer.is_last_batch
         self._trained = True
-        within = _lightning.ready_batches(trainer) % accumulation_steps(trainer) != 0 or self._accumulates(trainer)
+        within = _lightning._lightning.ready_batches(trainer) % accumulation_steps(trainer) != 0 or self._accumulates(
+            trainer
+        )
         self._within_step = within = within and not last
         stops = self._stops_later or trainer.should_stop
         self._stops_later = stops and within
         if stops:
-            _lightning.set_should_stop(trainer, not within)
+            _lightning._lightning.set_should_stop(trainer, not within)
         self._cut_short = will_end(trainer) and not last
         return within
 
@@ -274,7 +318,7 @@ class Saver(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit":
-            self._states = _lightning.metric_states(pl_module)
+            self._states = _lightning._lightning.metric_states(pl_module)
             self._seed(trainer, "validation")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -317,7 +361,7 @@ class Saver(Callback):
         self.signals.deferred = False
         if is_out_of_memory(exception) and self._before_step is not None and isinstance(pl_module, Task):
             self._save_before_step(trainer, pl_module, *self._before_step)
-        batch = _lightning.batch_index(trainer)
+        batch = _lightning._lightning.batch_index(trainer)
         where = f"batch {batch}" if batch >= 0 else "before the first batch"
         exception.add_note(f"in epoch {trainer.current_epoch}, step {trainer.global_step}, {where}")
         if is_out_of_memory(exception):
@@ -345,7 +389,7 @@ class Saver(Callback):
 
     def _save(self, trainer: Trainer, moment: str) -> None:
         """Write `last.ckpt`. If writing fails, the previous file remains intact."""
-        now = trainer.global_step, _lightning.ready_batches(trainer), moment
+        now = trainer.global_step, _lightning._lightning.ready_batches(trainer), moment
         if self.checkpoint is None or self._saved == now:
             return
         if not _finite(trainer.lightning_module):
@@ -367,32 +411,37 @@ class Saver(Callback):
     def _save_within_validation(self, trainer: Trainer, pl_module: LightningModule) -> None:
         averages = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
         for one in averages:  # averaged weights replace the trained weights during validation
-            _lightning.swap_average(one, pl_module)
+            _lightning._lightning.swap_average(one, pl_module)
         self._save(trainer, "validation")
         for one in averages:
-            _lightning.swap_average(one, pl_module)
+            _lightning._lightning.swap_average(one, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the state needed to resume, and correct Lightning's loop counters."""
         checkpoint["metrics"] = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
-        states = _lightning.metric_states(pl_module) if self._states is None else self._states
-        own = {"logged": _lightning.logged_so_far(trainer), "states": states}
-        checkpoint["logged_so_far"] = all_gathered([own], trainer)
+        checkpoint["trainable"] = {
+            name: [self._trainable_at_start.get(name, weight.requires_grad), weight.requires_grad]
+            for name, weight in pl_module.named_parameters()
+        }
         if not isinstance(pl_module, Task):
             checkpoint["batches"] = trainer.num_training_batches
         if self._moment == "cut short":
             checkpoint["loops"]["fit_loop"] = self._counters
-            checkpoint["ended"] = {"steps": _lightning.logged_steps(trainer), "epochs": trainer.current_epoch}
+            checkpoint["ended"] = {
+                "steps": _lightning._lightning.logged_steps(trainer),
+                "epochs": trainer.current_epoch,
+            }
         elif self._moment:
-            _lightning.set_loop_counters(checkpoint["loops"]["fit_loop"], self._moment)
+            _lightning._lightning.set_loop_counters(checkpoint["loops"]["fit_loop"], self._moment)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._metrics, self._within_epoch = checkpoint.get("metrics", {}), "ended" in checkpoint
-        _lightning.skip_sanity_check(trainer)
+        self._trainable = checkpoint.get("trainable", {})
+        skip_sanity_check(trainer)
         shares, rank = checkpoint.get("logged_so_far", []), trainer.global_rank
         if trainer.state.fn == "fit" and len(shares) == trainer.world_size:
             self._logged = shares[rank]["logged"]
-            _lightning.restore_metric_states(pl_module, shares[rank]["states"])
+            _lightning._lightning.restore_metric_states(pl_module, shares[rank]["states"])
         self._batches = checkpoint.get("batches")
 
 
