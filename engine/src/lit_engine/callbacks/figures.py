@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from lit_engine.callbacks.drawing import CHART, PHOTOS, log_table, new_figure, scale, shortened
-from lit_engine.callbacks.record import best_checkpoint, monitored
+from lit_engine.callbacks.record import MetricsCSV, best_checkpoint, monitored
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.distributed.processes import all_gathered
 from lit_engine.run.directory import RunDir
@@ -394,7 +394,7 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
     about = {"Description": PHOTOS if photos else CHART, **({"Comment": caption} if caption else {})}
     figure.savefig(file, transparent=photos, metadata=about)
     tag = re.sub(r"^(train|val|test)_", r"\1/", tag or name)
-    for logger in trainer.loggers:
+    for logger in [one for one in trainer.loggers if not isinstance(one, MetricsCSV)]:
         add_figure = getattr(getattr(logger, "experiment", None), "add_figure", None)
         if add_figure is not None:
             add_figure(tag, figure, trainer.global_step)

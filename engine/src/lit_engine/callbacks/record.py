@@ -35,6 +35,18 @@ COUNTERS = ("epoch", "step")
 RATE = re.compile(r"lr([/-].*)?")  # learning rates logged by a task or by Lightning's LearningRateMonitor
 
 
+class _NoExperiment:
+    """Ignores all calls, such as `add_image`, and prints a note at the first one."""
+
+    _has_noted = False
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if not self._has_noted:
+            print_once(f"note: `logger.experiment.{name}` needs a logger: add `-c configs/overlays/tensorboard.yaml`")
+        self._has_noted = True
+        return lambda *args, **kwargs: None
+
+
 class MetricsCSV(Logger):
     """Logger that writes `metrics.csv`. Training and validation metrics that are logged at the same step share a row.
 
@@ -53,6 +65,7 @@ class MetricsCSV(Logger):
         self._saved = monotonic()
         self._changed = False  # whether there are new values to write. A finished run has none, even if it is resumed.
         self.stage: Callable[[], str] = lambda: "train"  # returns the current stage
+        self.experiment: Any = _NoExperiment()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of rows, and the content of the last row, which may still receive values."""
@@ -177,6 +190,10 @@ class RunRecord(Callback):
         path, config = trainer.strategy.broadcast((str(self.run.path), self.config))
         set_root_dir(trainer, path)
         self.run = RunDir(Path(path))
+        for one in trainer.checkpoint_callbacks:
+            # By default, Lightning saves checkpoints in the folder of the first logger.
+            if isinstance(one, ModelCheckpoint) and one.dirpath is None:
+                one.dirpath = str(self.run.checkpoints)
         if self.metrics is not None:
             self.metrics.stage = lambda: get_current_stage(trainer)
         if not trainer.strategy.reduce_boolean_decision(config == self.config):
