@@ -17,7 +17,7 @@ from lit_engine.cli.parser import LitCLI, prepare
 from lit_engine.data.module import build_datamodule
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
-from lit_engine.training.plain import complete_prediction
+from lit_engine.training.plain import builds_layers_later, complete_prediction
 from lit_engine.training.task import load_module
 
 
@@ -78,7 +78,7 @@ def load_for_prediction(
     quiet = {"callbacks": [], "plugins": [checkpoint_io], "profiler": NoProfiler(), "enable_progress_bar": False}
     cli.make(run.path, True, lambda config: {**alone, **quiet, "enable_checkpointing": False, **parts})
     complete_prediction(cli.model, cli.datamodule)
-    for line in check_fits(cli.model, content, checkpoint, cli.hyper_parameters):
+    for line in check_fits(cli.model, content, checkpoint, cli.hyper_parameters, builds_layers_later(cli.model)):
         print(f"warning: {line}", file=sys.stderr)
     with warnings.catch_warnings(action="ignore"):  # Lightning warns about missing callbacks
         cli.trainer.predict(cli.model, [], ckpt_path=checkpoint, weights_only=True)

@@ -21,6 +21,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar, WeightAveraging
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch.nn.parameter import is_lazy
 
 from lit_engine._lightning import NoProfiler, reconfigure, remember_missing_cuda
 from lit_engine.callbacks.predictions import PredictionTable
@@ -42,7 +43,7 @@ from lit_engine.run.options import iterate_changes
 from lit_engine.run.provenance import hide, provenance, versions
 from lit_engine.training.fork import Fork
 from lit_engine.training.layout import warn_of_emulation
-from lit_engine.training.plain import complete_prediction
+from lit_engine.training.plain import builds_layers_later, complete_prediction
 from lit_engine.training.saver import Interrupted, Saver, Signals
 
 # Tools for the options --find, --plot_lr and --plan of `fit`, which are imported only when needed.
@@ -98,6 +99,8 @@ def _shorten(error: Exception, args: Sequence[str]) -> str | None:
     # `self.log` was called with an invalid value, such as a tensor with several elements
     if isinstance(error, ValueError) and str(error).startswith("`self.log("):
         return str(error)
+    if isinstance(error, RuntimeError) and str(error).startswith("Error(s) in loading state_dict for "):
+        return str(error)  # `setup` created layers that do not fit the checkpoint
     if isinstance(error, OSError):
         return explain_no_access(error)
     return explain(error, args) if isinstance(error, UserError | MisconfigurationException) else None
@@ -304,7 +307,9 @@ class Session:
         if not self.options.plan:
             print_once("\n".join([f"run: {self.run.path}", *_describe(model)]))
         if self.checkpoint is not None and content is not None and self.fork is None:
-            different = check_fits(model, content, self.checkpoint, self.cli.hyper_parameters)
+            different = check_fits(
+                model, content, self.checkpoint, self.cli.hyper_parameters, builds_layers_later(model)
+            )
             if self.command != "fit":
                 print_once(f"checkpoint: {self.checkpoint}")
                 self.record.changed = different
@@ -448,10 +453,13 @@ def _drop_averages(trainer: Trainer) -> None:
 
 def _describe(model: LightningModule) -> list[str]:
     """Return a line with the parameter count of the model, and one line for each module with pretrained weights."""
-    count = sum(parameter.numel() for parameter in model.parameters())
-    trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    net = type(getattr(model, "net", model)).__name__
-    line = f"{net}: {count:,} parameters" + ("" if trainable == count else f", {trainable:,} trainable")
+    net, parameters = type(getattr(model, "net", model)).__name__, list(model.parameters())
+    if not parameters or any(map(is_lazy, parameters)):
+        line = f"{net}: the layers are created later"
+    else:
+        count = sum(parameter.numel() for parameter in parameters)
+        trainable = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+        line = f"{net}: {count:,} parameters" + ("" if trainable == count else f", {trainable:,} trainable")
     reports = [getattr(module, "pretrained", None) for module in model.modules()]
     return [line, *(report for report in reports if isinstance(report, str))]
 

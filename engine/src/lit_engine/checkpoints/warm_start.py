@@ -1,6 +1,7 @@
 """Loads weights from a checkpoint into a model, and checks whether checkpoints and resumed runs fit their configs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -27,15 +28,21 @@ def state_of(content: dict[str, Any], checkpoint: Path) -> dict[str, Tensor]:
 
 
 def check_fits(
-    model: nn.Module, content: dict[str, Any], checkpoint: Path, hyper_parameters: Mapping[str, Any]
+    model: nn.Module,
+    content: dict[str, Any],
+    checkpoint: Path,
+    hyper_parameters: Mapping[str, Any],
+    is_partial: bool = False,
 ) -> list[str]:
     """Raise CheckpointError, listing the differences, unless a checkpoint contains exactly this model's weights.
+
+    If `is_partial` is true, the model may still lack some layers.
 
     Returns:
         Descriptions of hyperparameters whose values have changed since training, such as the image mean or class names.
     """
     found = match(model, state_of(content, checkpoint))
-    if not found.complete:
+    if not (replace(found, unexpected=[]) if is_partial else found).complete:
         raise CheckpointError(f"{checkpoint} belongs to a different model than the one in the config:\n{found}")
     before, now = (
         {name: value for name, value in values.items() if name not in FROM_CHECKPOINT}

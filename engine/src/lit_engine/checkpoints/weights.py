@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from lit_engine.errors import CheckpointError, first_of
 
@@ -37,11 +38,12 @@ class Match:
 def match(model: nn.Module, state: Mapping[str, Tensor], meaningless: Collection[str] = ()) -> Match:
     """Compare a state dict with a model by name and shape. Weights in `meaningless` are not loaded.
 
-    A missing `num_batches_tracked` is ignored, because torch does not require this tensor and old files lack it.
+    A missing `num_batches_tracked` is ignored, because torch does not require this tensor and old files lack it. The
+    weights of a lazy layer have no shape yet and match any shape.
     """
     own = model.state_dict()
-    common = [name for name in own if name in state and name not in meaningless]
-    other_shape = [name for name in common if own[name].shape != state[name].shape]
+    common = [name for name in own if name in state]
+    other_shape = [name for name in common if not is_lazy(own[name]) and own[name].shape != state[name].shape]
     return Match(
         loaded=[name for name in common if name not in other_shape],
         missing=[name for name in own if name not in state and not name.endswith("num_batches_tracked")],

@@ -8,6 +8,7 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from torch import Tensor
 
 from lit_engine.errors import UserError
+from lit_engine.training.task import Task
 
 
 def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
@@ -33,6 +34,13 @@ def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
             "implement predict_step to predict, and set example_input_array to export"
         )
     return found
+
+
+def builds_layers_later(module: LightningModule) -> bool:
+    """Return whether a module that is not a task may add layers in `configure_model` or `setup`."""
+    kind, base = type(module), LightningModule
+    overrides = kind.configure_model is not base.configure_model or kind.setup is not base.setup
+    return overrides and not isinstance(module, Task)
 
 
 def complete_prediction(module: LightningModule, data: Any) -> None:
