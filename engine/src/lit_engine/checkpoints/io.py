@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from lit_engine.classes.names import resolve_class_paths
-from lit_engine.errors import CheckpointError
+from lit_engine.errors import CheckpointError, first_of
 
 
 def is_intact(path: Path) -> bool:
@@ -42,7 +43,7 @@ def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{path} was not loaded, because it contains objects that could run code while being loaded "
-            f"({str(error).splitlines()[0]})"
+            f"({first_of(get_unsafe_globals_in_checkpoint(path)) or str(error).splitlines()[0]})"
         ) from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} contains a {type(content).__name__}, not a checkpoint")
@@ -85,6 +86,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
     def __init__(self) -> None:
         super().__init__()
         self.loaded: dict[Path, dict[str, Any]] = {}
+        self._is_checked = False  # whether the first checkpoint can be loaded
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Replace `path` with a complete new file, or raise CheckpointError and keep the old file unchanged."""
@@ -96,6 +98,12 @@ class SafeCheckpointIO(TorchCheckpointIO):
                 torch.save(checkpoint, file)
                 file.flush()
                 os.fsync(file.fileno())
+            if not self._is_checked and (found := get_unsafe_globals_in_checkpoint(temporary)):
+                raise CheckpointError(
+                    f"{path} could not be loaded again, because it would contain {first_of(found)}: store tensors and "
+                    "plain data in on_save_checkpoint and state_dict, such as torch.as_tensor(array)"
+                )
+            self._is_checked = True
             os.replace(temporary, path)
         except (OSError, RuntimeError) as error:
             if error.__context__ is not None and not isinstance(error.__context__, Exception):
