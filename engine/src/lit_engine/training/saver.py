@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import Tensor
 
@@ -173,6 +173,11 @@ class Saver(Callback):
                 trainer.strategy, lambda loader: make_resumable(loader, trainer)
             )
             self._processes_loaders = True
+        if stage == "fit" and any(isinstance(one, StochasticWeightAveraging) for one in trainer.callbacks):  # type: ignore[attr-defined]
+            raise UserError(
+                "StochasticWeightAveraging keeps the averaged weights out of last.ckpt and cannot resume exactly: "
+                "use the overlay configs/overlays/swa.yaml instead"
+            )
         found = [one for one in trainer.checkpoint_callbacks if isinstance(one, Checkpoint)]
         if stage == "fit" and found and not fast_dev_run(trainer):
             self.checkpoint = found[0]
