@@ -347,12 +347,13 @@ def logged_so_far(trainer: Trainer) -> list[dict[str, Any]]:
     found = []
     for item in results.values():
         meta = item.meta
-        if meta.on_epoch and not item.has_reset and (item.is_tensor or meta.metric_attribute):
+        if not item.has_reset and (item.is_tensor or meta.metric_attribute):
             names = ("name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
             options = {name: getattr(meta, name) for name in (*names, "fx", "metric_attribute")}
             options |= {"sync_dist": meta.sync.should, "rank_zero_only": meta.sync.rank_zero_only}
             sums = {name: getattr(item, name).cpu() for name in item._defaults} if item.is_tensor else {}
-            found.append({"options": options, "reduce_fx": meta.reduce_fx.__name__, "sums": sums})
+            latest = item._forward_cache.cpu() if isinstance(item._forward_cache, Tensor) else None
+            found.append({"options": options, "reduce_fx": meta.reduce_fx.__name__, "sums": sums, "latest": latest})
     return found
 
 
@@ -368,7 +369,8 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
         results.log(**options, value=value, sync_dist_fn=trainer.strategy.reduce, batch_size=1)
         item = results[f"{options['fx']}.{options['name']}"]
         one["sums"] = {name: before.to(value.device) for name, before in one["sums"].items()}
-        vars(item).update(one["sums"], _computed=None)
+        one["latest"] = move_data_to_device(one.get("latest"), value.device)  # logged again until there is a new value
+        vars(item).update(one["sums"], _computed=None, _forward_cache=one["latest"])
 
 
 def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
@@ -381,6 +383,8 @@ def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
             now = getattr(item, name)
             if now is not before:  # Lightning has reset this value
                 setattr(item, name, item.meta.reduce_fx(before, now) if extreme else before + now)
+        if item._forward_cache is None:
+            item._forward_cache = one["latest"]
         item.has_reset, item._computed = False, None
 
 
