@@ -42,7 +42,7 @@ def match(model: nn.Module, state: Mapping[str, Tensor], meaningless: Collection
     weights of a lazy layer have no shape yet and match any shape.
     """
     own = model.state_dict()
-    common = [name for name in own if name in state]
+    common = [name for name in own if name in state and name not in meaningless]
     other_shape = [name for name in common if not is_lazy(own[name]) and own[name].shape != state[name].shape]
     return Match(
         loaded=[name for name in common if name not in other_shape],

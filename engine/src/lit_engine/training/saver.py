@@ -16,33 +16,7 @@ from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveragi
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import Tensor
 
-from lit_engine._lightning import (
-    add_to_logged,
-    batch_index,
-    disable_requeue,
-    finish_restart,
-    is_between_epochs,
-    log_again,
-    log_step,
-    logged_so_far,
-    logged_steps,
-    loop_state,
-    metric_states,
-    process_loaders,
-    ready_batches,
-    restore_metric_states,
-    rewind_step,
-    set_batch_counters,
-    set_loop_counters,
-    set_should_stop,
-    shorten_steps,
-    skip_sanity_check,
-    skip_sigterm_broadcast,
-    start_as_new,
-    swap_average,
-    will_validate,
-    wrap_again,
-)
+from lit_engine import _lightning
 from lit_engine.checkpoints.callback import Checkpoint, fast_dev_run
 from lit_engine.data.module import accumulation_schedule, accumulation_steps
 from lit_engine.data.resumable import make_resumable, seed_everywhere
@@ -165,13 +139,9 @@ class Saver(Callback):
         self._flags: Maximum | None = None  # whether any process requested a stop or a save in the last step
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        _lightning._lightning._lightning.disable_requeue(
-            trainer
-        )  # Lightning would requeue the SLURM job with an unused checkpoint
+        _lightning.disable_requeue(trainer)  # Lightning would requeue the SLURM job with an unused checkpoint
         if not self._processes_loaders:
-            _lightning._lightning._lightning.process_loaders(
-                trainer.strategy, lambda loader: make_resumable(loader, trainer)
-            )
+            _lightning.process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
             self._processes_loaders = True
         if stage == "fit" and any(isinstance(one, StochasticWeightAveraging) for one in trainer.callbacks):  # type: ignore[attr-defined]
             raise UserError(
@@ -187,21 +157,20 @@ class Saver(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._defer()
-        _lightning._lightning._lightning.skip_sigterm_broadcast(trainer)
-        _lightning._lightning._lightning.shorten_steps(trainer)
+        _lightning.skip_sigterm_broadcast(trainer)
+        _lightning.shorten_steps(trainer)
         self._saved_at, self._flags = monotonic(), None
         self._repeats_steps = self._can_repeat(trainer, pl_module)
         trainer.callback_metrics.update(self._metrics)
-        if _lightning._lightning._lightning.is_between_epochs(trainer):
-            _lightning._lightning._lightning.start_as_new(trainer)
+        if _lightning.is_between_epochs(trainer):
+            _lightning.start_as_new(trainer)
         if getattr(trainer.train_dataloader, "recut", False):
-            _lightning._lightning._lightning.set_batch_counters(trainer)
-        if _lightning._lightning._lightning.ready_batches(
-            trainer
-        ) and not _lightning._lightning._lightning.is_between_epochs(trainer):
+            _lightning.set_batch_counters(trainer)
+        if _lightning.ready_batches(trainer) and not _lightning.is_between_epochs(trainer):
             self._check_loader(trainer)
-            finish_restart(trainer)
-            log_again(trainer, self._logged)
+            self._resumed = True
+            _lightning.finish_restart(trainer)
+            _lightning.log_again(trainer, self._logged)
         self._trainable_at_start = {name: weight.requires_grad for name, weight in pl_module.named_parameters()}
         for name, look in zip(LAST_HOOKS, (self.after_start, self.after_step, self.after_validation), strict=True):
             setattr(pl_module, name, _call_after(getattr(pl_module, name), look, trainer))
@@ -215,7 +184,7 @@ class Saver(Callback):
                 weight.requires_grad_(now)
                 changed = True
         if changed:
-            wrap_again(trainer.strategy, trainer.lightning_module)
+            _lightning.wrap_again(trainer.strategy, trainer.lightning_module)
 
     def _check_loader(self, trainer: Trainer) -> None:
         """Raise UserError if the number of batches changed, and warn if a loader cannot resume mid-epoch."""
@@ -267,14 +236,14 @@ class Saver(Callback):
             buffer.copy_(before)
         module.running.rewind()
         trainer.train_dataloader.position = batches  # type: ignore[union-attr]
-        _lightning._lightning._lightning.rewind_step(trainer, batches)
+        _lightning.rewind_step(trainer, batches)
         self._save(trainer, "repeat" if batches else "epoch")
         self.smaller = 2 * trainer.accumulate_grad_batches
 
     def after_step(self, trainer: Trainer) -> None:
         """Save if a save is due, and stop after a signal. Both wait until gradient accumulation is complete."""
         if self._logged:
-            _lightning._lightning._lightning.add_to_logged(trainer, self._logged)
+            _lightning.add_to_logged(trainer, self._logged)
             self._logged = []
         if self._postpone_stop(trainer):
             return
@@ -282,8 +251,8 @@ class Saver(Callback):
         self._counters = None
         if not (number or due or self._cut_short):
             return
-        validates = _lightning._lightning._lightning.will_validate(trainer)
-        _lightning._lightning._lightning.log_step(trainer)
+        validates = _lightning.will_validate(trainer)
+        _lightning.log_step(trainer)
         if trainer.is_last_batch and not validates:
             return  # `last.ckpt` is saved at the end of the epoch instead
         moment = "validation" if validates else "step"
@@ -300,21 +269,19 @@ class Saver(Callback):
 
     def _keep_counters(self, trainer: Trainer, moment: str) -> None:
         """Store the loop counters, because Lightning counts an epoch as complete even if it ends early."""
-        self._counters = _lightning._lightning._lightning.loop_state(trainer)
-        _lightning._lightning._lightning.set_loop_counters(self._counters, moment)
+        self._counters = _lightning.loop_state(trainer)
+        _lightning.set_loop_counters(self._counters, moment)
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
         """Return whether gradients are being accumulated. They are not saved, so training then stops later."""
         last = trainer.is_last_batch
         self._trained = True
-        within = _lightning._lightning._lightning.ready_batches(trainer) % accumulation_steps(
-            trainer
-        ) != 0 or self._accumulates(trainer)
+        within = _lightning.ready_batches(trainer) % accumulation_steps(trainer) != 0 or self._accumulates(trainer)
         self._within_step = within = within and not last
         stops = self._stops_later or trainer.should_stop
         self._stops_later = stops and within
         if stops:
-            _lightning._lightning._lightning.set_should_stop(trainer, not within)
+            _lightning.set_should_stop(trainer, not within)
         self._cut_short = will_end(trainer) and not last
         return within
 
@@ -327,7 +294,7 @@ class Saver(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit":
-            self._states = _lightning._lightning._lightning.metric_states(pl_module)
+            self._states = _lightning.metric_states(pl_module)
             self._seed(trainer, "validation")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -370,7 +337,7 @@ class Saver(Callback):
         self.signals.deferred = False
         if is_out_of_memory(exception) and self._before_step is not None and isinstance(pl_module, Task):
             self._save_before_step(trainer, pl_module, *self._before_step)
-        batch = _lightning._lightning._lightning.batch_index(trainer)
+        batch = _lightning.batch_index(trainer)
         where = f"batch {batch}" if batch >= 0 else "before the first batch"
         exception.add_note(f"in epoch {trainer.current_epoch}, step {trainer.global_step}, {where}")
         if is_out_of_memory(exception):
@@ -398,7 +365,7 @@ class Saver(Callback):
 
     def _save(self, trainer: Trainer, moment: str) -> None:
         """Write `last.ckpt`. If writing fails, the previous file remains intact."""
-        now = trainer.global_step, _lightning._lightning._lightning.ready_batches(trainer), moment
+        now = trainer.global_step, _lightning.ready_batches(trainer), moment
         if self.checkpoint is None or self._saved == now:
             return
         if not _finite(trainer.lightning_module):
@@ -420,14 +387,17 @@ class Saver(Callback):
     def _save_within_validation(self, trainer: Trainer, pl_module: LightningModule) -> None:
         averages = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
         for one in averages:  # averaged weights replace the trained weights during validation
-            _lightning._lightning._lightning.swap_average(one, pl_module)
+            _lightning.swap_average(one, pl_module)
         self._save(trainer, "validation")
         for one in averages:
-            _lightning._lightning._lightning.swap_average(one, pl_module)
+            _lightning.swap_average(one, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the state needed to resume, and correct Lightning's loop counters."""
         checkpoint["metrics"] = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
+        states = _lightning.metric_states(pl_module) if self._states is None else self._states
+        own = {"logged": _lightning.logged_so_far(trainer), "states": states}
+        checkpoint["logged_so_far"] = all_gathered([own], trainer)
         checkpoint["trainable"] = {
             name: [self._trainable_at_start.get(name, weight.requires_grad), weight.requires_grad]
             for name, weight in pl_module.named_parameters()
@@ -436,21 +406,18 @@ class Saver(Callback):
             checkpoint["batches"] = trainer.num_training_batches
         if self._moment == "cut short":
             checkpoint["loops"]["fit_loop"] = self._counters
-            checkpoint["ended"] = {
-                "steps": _lightning._lightning._lightning.logged_steps(trainer),
-                "epochs": trainer.current_epoch,
-            }
+            checkpoint["ended"] = {"steps": _lightning.logged_steps(trainer), "epochs": trainer.current_epoch}
         elif self._moment:
-            _lightning._lightning._lightning.set_loop_counters(checkpoint["loops"]["fit_loop"], self._moment)
+            _lightning.set_loop_counters(checkpoint["loops"]["fit_loop"], self._moment)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._metrics, self._within_epoch = checkpoint.get("metrics", {}), "ended" in checkpoint
         self._trainable = checkpoint.get("trainable", {})
-        skip_sanity_check(trainer)
+        _lightning.skip_sanity_check(trainer)
         shares, rank = checkpoint.get("logged_so_far", []), trainer.global_rank
         if trainer.state.fn == "fit" and len(shares) == trainer.world_size:
             self._logged = shares[rank]["logged"]
-            _lightning._lightning._lightning.restore_metric_states(pl_module, shares[rank]["states"])
+            _lightning.restore_metric_states(pl_module, shares[rank]["states"])
         self._batches = checkpoint.get("batches")
 
 
