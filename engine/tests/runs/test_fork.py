@@ -119,6 +119,13 @@ def test_a_new_batch_size_moves_the_schedule_to_the_same_epoch(lit):
     assert float(rates(child)[-1]) < 1e-4
 
 
+@pytest.mark.parametrize("checkpoint", ["", "@best"])
+def test_the_batch_size_can_change_after_an_epoch_of_limited_length(lit, checkpoint):
+    parent = fit(lit, "--epochs 1 --trainer.limit_train_batches=3", CONSTANT)
+    child = fork(lit, f"{parent}{checkpoint}", "--epochs 2 --data.batch_size=64").run
+    assert read(child / "checkpoints" / "last.ckpt")["global_step"] == 6
+
+
 def test_weight_decay_alone_keeps_the_schedule(lit):
     parent = fit(lit, "--epochs 3 --model.schedulers", [PLATEAU])
     reached = float(rates(parent)[-1])

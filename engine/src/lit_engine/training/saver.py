@@ -245,6 +245,8 @@ class Saver(Callback):
         if self._logged:
             _lightning.add_to_logged(trainer, self._logged)
             self._logged = []
+        if trainer.is_last_batch and isinstance(trainer.train_dataloader, Loader):
+            trainer.train_dataloader.position = 0  # even if `limit_train_batches` ended the epoch
         if self._postpone_stop(trainer):
             return
         number, due = self._agree(trainer, late=True)
