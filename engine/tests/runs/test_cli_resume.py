@@ -100,6 +100,16 @@ def test_a_run_that_ended_within_an_epoch_goes_on_with_the_rest_of_it(lit):
     assert len(means[0]) == 2
 
 
+def test_more_patience_continues_a_run_that_stopped_early(lit):
+    stop = "{class_path: EarlyStopping, init_args: {monitor: val/loss, mode: max, patience: 1}}"
+    options = f"fit -c configs/quickstart.yaml {TINY} --test_after_fit=false --model.schedulers=null"
+    run = lit(options, "--trainer.max_epochs=20", ["--trainer.callbacks+=" + stop]).run
+    before = json.loads((run / "metrics.json").read_text())["fit"]["epochs"]
+    resumed = lit(f"fit --run {run} --trainer.callbacks.patience=3")
+    assert resumed.status == 0, resumed.err
+    assert json.loads((run / "metrics.json").read_text())["fit"]["epochs"] == before + 2
+
+
 def test_resume_with_nothing_to_resume_from_is_an_error(lit, trained):
     for file in (trained / "checkpoints").iterdir():
         file.unlink()

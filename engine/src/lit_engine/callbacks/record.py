@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
@@ -207,7 +208,8 @@ class RunRecord(Callback):
             _check_watched(trainer)
         self._start = perf_counter()
         for one in trainer.early_stopping_callbacks:
-            if one.stopped_epoch > 0 or one.wait_count >= max(1, one.patience):
+            exhausted = one.stopping_reason == EarlyStoppingReason.PATIENCE_EXHAUSTED
+            if (one.stopped_epoch > 0 and not exhausted) or one.wait_count >= max(1, one.patience):
                 set_should_stop(trainer, True)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -243,6 +245,8 @@ class RunRecord(Callback):
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit":
+            for one in trainer.early_stopping_callbacks:  # a changed patience replaces the saved one
+                checkpoint["callbacks"].get(one.state_key, {})["patience"] = one.patience
             self._known, self._ended = checkpoint.get("metrics", {}), checkpoint.get("ended", {})
             logged = checkpoint.get("logged", {"train": [], "val": {}})
             self._logged, self._validated = set(logged["train"]), logged["val"]
