@@ -1,10 +1,17 @@
 """Code that is common in LightningModules but that `Task` does not use, such as hooks that freeze layers."""
 
+import numpy as np
 import pytest
-from metric_objects import Classifier
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import ModelCheckpoint
+from metric_objects import Classifier, Data
 from test_plain import StopAfter
+from torch.utils.data import DataLoader, IterableDataset
 
 from helpers import differences
+from lit_engine.errors import UserError
+from lit_engine.tools.export.parts import name_tensors
 
 DATA = "--data metric_objects.Data --trainer.log_every_n_steps=3 --epochs 2"
 BATCHES = 10  # per epoch
@@ -33,9 +40,95 @@ class FrozenAtStart(Unfrozen):
         self.model[0].requires_grad_(False)
 
 
+class Occasional(Classifier):
+    """Logs a value only in every sixth batch."""
+
+    def training_step(self, batch, batch_idx):
+        if batch_idx % 6 == 0:
+            self.log("occasional", batch[0].mean())
+        return super().training_step(batch, batch_idx)
+
+
+class Simple(Classifier):
+    """Has no schedule."""
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Late(Simple):
+    """Creates its layers in a hook."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = None
+
+    def configure_model(self):
+        if self.model is None:
+            self.model = torch.nn.Linear(20, 3)
+
+
+class InSetup(Late):
+    """Creates lazy layers when the number of columns in the data is known."""
+
+    configure_model = LightningModule.configure_model
+
+    def setup(self, stage):
+        if self.model is None:
+            self.model = torch.nn.LazyLinear(3)
+            self.model(self.trainer.datamodule.val_dataloader().dataset[0][0])
+
+
+class Lazy(Simple):
+    """Creates lazy layers in the constructor."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = torch.nn.LazyLinear(3)
+
+    def setup(self, stage):
+        self.model(torch.zeros(2, 20))
+
+
+class Storing(Classifier):
+    """Stores an array in its checkpoints."""
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["array"] = np.arange(3)
+
+
+class Quiet(Classifier):
+    """Logs no validation loss."""
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_acc", 0.5)
+
+
+class Endless(IterableDataset):
+    """Has no length."""
+
+    def __iter__(self):
+        while True:
+            yield torch.zeros(20), 0
+
+
+class Streaming(Data):
+    def train_dataloader(self):
+        return DataLoader(Endless(), batch_size=32)
+
+
+class Drawing(Classifier):
+    """Logs an image per validation, and configures a callback."""
+
+    def on_validation_epoch_end(self):
+        self.logger.experiment.add_image("noise", torch.rand(3, 8, 8), self.current_epoch)
+
+    def configure_callbacks(self):
+        return [ModelCheckpoint(monitor="val_loss")]
+
+
 @pytest.mark.parametrize(
-    ("model", "batches"),
-    [("Unfrozen", BATCHES + 5), ("FrozenAtStart", BATCHES + 5)],
+    ("model", "batches"), [("Unfrozen", BATCHES + 5), ("FrozenAtStart", BATCHES + 5), ("Occasional", 2)]
 )
 def test_a_resumed_run_is_the_same_to_the_bit(lit, model, batches):
     fit = f"fit --model test_own_code.{model} {DATA}"
@@ -47,3 +140,65 @@ def test_a_resumed_run_is_the_same_to_the_bit(lit, model, batches):
     resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
     assert resumed.status == 0, resumed.err
     assert differences(whole.run, resumed.run) == []
+
+
+@pytest.mark.parametrize("overlay", ["", "-c configs/overlays/tensorboard.yaml"])
+def test_images_are_logged_to_tensorboard(lit, overlay):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    done = lit(f"fit --model test_own_code.Drawing {DATA} {overlay} --trainer.callbacks+=Figures")
+    assert done.status == 0, done.err
+    assert done.out.count("note: `logger.experiment.add_image` needs a logger") == (not overlay)
+    assert {file.parent for file in done.run.rglob("*.ckpt")} == {done.run / "checkpoints"}
+    if overlay:
+        events = EventAccumulator(str(done.run / "tensorboard")).Reload()
+        assert "noise" in events.Tags()["images"]
+
+
+@pytest.mark.parametrize("model", ["Late", "InSetup", "Lazy"])
+def test_layers_that_are_created_in_a_hook(lit, model):
+    done = lit(f"fit --model test_own_code.{model} {DATA}")
+    assert done.status == 0, done.err
+    assert f"{model}: " in done.out
+    assert f"{model}: 0 parameters" not in done.out
+    commands = ["fit --trainer.max_epochs=3 --run", "test --run", "predict --run", "export"]
+    for command in commands[:3] if model == "InSetup" else commands:  # `export` needs no data module
+        again = lit(f"{command} {done.run}")
+        assert again.status == 0, (command, again.err)
+
+
+def error_of(done):
+    assert done.status == 2, done.out + done.err
+    (line,) = (line for line in done.err.splitlines() if line.startswith("error: "))
+    return line
+
+
+def test_what_is_not_supported_is_rejected_before_training(lit):
+    fit = f"fit --model test_own_code.Classifier {DATA}"
+    assert "use the overlay configs/overlays/swa.yaml" in error_of(
+        lit(fit, "--trainer.callbacks+=StochasticWeightAveraging --trainer.callbacks.swa_lrs=0.01")
+    )
+    line = error_of(lit(f"fit --model test_own_code.Storing {DATA}"))
+    assert "because it would contain numpy" in line
+    assert "store tensors" in line
+    line = error_of(lit("fit --model test_own_code.Classifier --epochs 1"))
+    assert "move them into a LightningDataModule" in line
+
+
+def test_plan_needs_the_length_of_the_data(lit):
+    fit = "fit --model test_own_code.Simple --data test_own_code.Streaming --epochs 2 --plan"
+    assert "set trainer.limit_train_batches" in error_of(lit(fit))
+    assert lit(fit, "--trainer.limit_train_batches=5").status == 0
+
+
+def test_validation_does_not_mention_checkpoints_to_keep(lit):
+    run = lit(
+        "fit --model test_own_code.Quiet --data metric_objects.Data --epochs 1 --trainer.limit_train_batches=1"
+    ).run
+    assert "no best checkpoint is kept" not in lit(f"validate --run {run}").out
+
+
+def test_nested_outputs_cannot_be_exported():
+    x = torch.zeros(1)
+    with pytest.raises(UserError, match="forward returned a nested tuple: only tensors and tuples or dicts of tensors"):
+        name_tensors((x, (x, x)))

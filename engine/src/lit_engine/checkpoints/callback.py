@@ -119,7 +119,7 @@ class LossCheckpoint(Checkpoint):
                 name for name in logged_values(trainer) if strip_stage(name.partition("/dataloader_idx")[0]) == "loss"
             )
             self._follow(next(losses, None))
-            if self.monitor is None and trainer.current_epoch == 0:
+            if self.monitor is None and trainer.current_epoch == 0 and trainer.state.fn == "fit":
                 print_once(
                     "no best checkpoint is kept, because no validation loss is logged: "
                     "add the Checkpoint callback with a monitor and a mode"

@@ -35,7 +35,10 @@ _ELSEWHERE = {
         ("--gpus", "trainer.gpu"),
         "set the number of GPUs with trainer.devices, and require GPUs with trainer.accelerator=gpu",
     ),
-    "arguments are required: ": "a config with data and model is missing, such as -c configs/quickstart.yaml",
+    "arguments are required: ": (
+        "a config with data and model is missing, such as -c configs/quickstart.yaml; without a config, set --model "
+        "and --data. If the module has its own dataloaders, move them into a LightningDataModule"
+    ),
 }
 
 

@@ -46,6 +46,8 @@ class Count(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         steps = steps_of_epochs(trainer, getattr(pl_module, "accumulate", None))
+        if math.isinf(trainer.num_training_batches):
+            raise UserError("--plan needs the length of the training dataloader: set trainer.limit_train_batches")
         if steps is None:
             raise UserError("--plan cannot predict the time of an unlimited run: set trainer.max_epochs or max_steps")
         # If `every` is None, the validation interval counts batches across epochs.

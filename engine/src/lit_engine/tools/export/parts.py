@@ -117,8 +117,10 @@ def name_tensors(outputs: Any) -> dict[str, Tensor]:
     if isinstance(outputs, tuple | list):
         named = {f"outputs_{number}": value for number, value in enumerate(outputs)}
     if not named or not all(isinstance(value, Tensor) for value in named.values()):
+        nested = "nested " if any(isinstance(value, tuple | list | Mapping) for value in named.values()) else ""
         raise UserError(
-            f"forward returned a {type(outputs).__name__}: only tensors and tuples or dicts of tensors can be exported"
+            f"forward returned a {nested}{type(outputs).__name__}: "
+            "only tensors and tuples or dicts of tensors can be exported"
         )
     return dict(named)
 
