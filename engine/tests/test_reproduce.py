@@ -254,3 +254,20 @@ def test_the_library_of_a_generated_project_comes_from_its_wheel(trained, worksp
         assert (library / "lit_engine" / "__init__.py").exists()
         assert here == found.project
     assert not found.project.exists()
+
+
+def test_a_module_on_pythonpath_is_found_and_only_python_files_are_listed(
+    lit, workspace, monkeypatch, tmp_path_factory
+):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "own_callback.py").write_text("from lightning.pytorch import Callback\nclass Own(Callback): pass\n")
+    monkeypatch.syspath_prepend(str(outside))
+    monkeypatch.setenv("PYTHONPATH", str(outside), prepend=os.pathsep)
+    for name in ("notes.txt", "script.py"):
+        (workspace / name).write_text("")
+    assert lit(FIT, "--trainer.callbacks+=own_callback.Own").status == 0
+    monkeypatch.setattr("lit_engine.tools.reproduce.command.create_environment", lambda *args: Path(sys.executable))
+    done = lit(f"reproduce {RUN}")
+    assert done.status == 0, done.err
+    assert "note: script.py is not in code.patch" in done.out
+    assert "notes.txt" not in done.out

@@ -24,7 +24,7 @@ class Code(NamedTuple):
 
     project: Path  # the folder with pyproject.toml
     python_path: list[str]  # folders to import from
-    left_out: list[str]  # new files that code.patch does not contain
+    left_out: list[str]  # new Python files that code.patch does not contain
 
 
 def impossible(run: RunDir, why: str) -> RunError:
@@ -63,7 +63,8 @@ def checkout(run: RunDir, git: Mapping[str, Any], folder: Path) -> Iterator[Code
         here = Path.cwd()
         if here.is_relative_to(root) and (tree / here.relative_to(root)).is_dir():  # for modules next to the configs
             path.append(tree / here.relative_to(root))
-        left_out = [name for line in changes if (name := line.removeprefix("New file, not in this patch: ")) != line]
+        new = [name for line in changes if (name := line.removeprefix("New file, not in this patch: ")) != line]
+        left_out = [name for name in new if name.endswith(".py")]  # only these can be imported
         yield Code(project, [str(place) for place in path], left_out)
     finally:
         _git(run, root, "worktree", "remove", "--force", str(tree))

@@ -55,7 +55,7 @@ def reproduce(args: Sequence[str]) -> int:
         ):
             python, path = Path(sys.executable), [*code.python_path, *filter(None, [os.environ.get("PYTHONPATH")])]
             if not options.here:
-                python, path = create_environment(run, entry["versions"], code.project, Path(folder)), code.python_path
+                python = create_environment(run, entry["versions"], code.project, Path(folder))
             for name in code.left_out:
                 print(f"note: {name} is not in code.patch; if the run imports it, its current content is used")
             again = fit_again(run, entry, python, os.pathsep.join(path))
