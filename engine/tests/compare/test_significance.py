@@ -194,7 +194,7 @@ def test_exit_status_tells_the_verdict(make_run, say):
         write(make_run(name), "index,prediction,target", [f"{i},{int(i < wrong)},0" for i in range(100)])
     status, out, _ = say("compare runs/x/a runs/x/b --test accuracy")
     assert status == 0
-    assert "accuracy: 0.9100 → 1.0000, difference +0.0900" in out
+    assert "accuracy (higher is better): 0.9100 → 1.0000, difference +0.0900" in out
     assert "better: p 0.0039 (exact McNemar test); 9 samples won, 0 lost" in out
     assert say("compare runs/x/b runs/x/a --test accuracy")[0] == 4
     assert say("compare runs/x/a runs/x/c --test accuracy")[0] == 3
@@ -220,6 +220,31 @@ def test_seeds_are_paired(make_run, say):
     assert (status, "better: p 0.031 (permutation test)" in out) == (0, True)
     assert "6 seeds" in out
     assert say("compare runs/x/b runs/x/a --test val/loss")[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("metric", "is_lower"),
+    [("nll", True), ("cer", True), ("translation_edit_rate", True), ("kl_divergence", True), ("hamming_distance", True),
+     ("word_info_lost", True), ("cross_entropy", True), ("brier_score", True), ("tweedie_deviance_score", True),
+     ("fid", True), ("ppl", True), ("confidence", False), ("credit", False), ("layer_f1", False), ("recall", False)],
+)  # fmt: skip
+def test_the_direction_of_a_metric_is_stated(make_run, say, metric, is_lower):
+    for name, value in (("a", 0.3), ("b", 0.2)):
+        for seed in range(6):
+            make_run(f"{name}/{seed}", seed=seed, test={f"test/{metric}": value + seed / 10})
+    status, out, _ = say(f"compare runs/x/a runs/x/b --test {metric}")
+    assert status == (0 if is_lower else 4)
+    assert f"test/{metric} ({'lower' if is_lower else 'higher'} is better): " in out
+
+
+def test_the_monitored_metric_determines_the_direction(make_run, say):
+    checkpoint = {"class_path": "p.Checkpoint", "init_args": {"monitor": "val/tilt", "mode": "min"}}
+    config = {**make_run.config, "trainer": {"callbacks": [checkpoint]}}
+    for name, value in (("a", 0.3), ("b", 0.2)):
+        for seed in range(6):
+            config["seed_everything"] = seed
+            make_run(f"{name}/{seed}", config=config, test={"test/tilt": value})
+    assert "test/tilt (lower is better): " in say("compare runs/x/a runs/x/b --test tilt")[1]
 
 
 def test_folds_are_paired_and_their_seeds_averaged(make_run, say):

@@ -19,7 +19,11 @@ from lit_engine.run.options import options_of
 Numbers = dict[str, float]
 FACTS = ("epochs", "steps", "seconds", "parameters")  # entries in the fit section of metrics.json that are not metrics
 
-LOWER_IS_BETTER = re.compile(r"loss|error|perplexity|mse|mae", re.IGNORECASE)
+LOWER_IS_BETTER = re.compile(
+    r"loss|lost|error|perplexity|entropy|divergence|deviance|distance|brier|hinge|edit_rate|mse|mae|mape|nll|"
+    r"(?<![a-z])([cwmt]er|ece|fid|kid|ppl|crps)(?![a-z])",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,14 +49,15 @@ class Finding:
 
     def lines(self) -> list[str]:
         """Return text lines with the effect and interval, the verdict and p-values, and the required sample size."""
-        found, p = self.outcome, _p(self.outcome.p)
+        found, p, direction = self.outcome, _p(self.outcome.p), "lower" if self.lower else "higher"
         corrected = f", with Holm's correction {_p(self.adjusted)}" if self.adjusted != found.p else ""
         others = "".join(f"; {name}: {_p(value)}" for name, value in found.others.items())
         flips = f"; {len(self.won)} samples won, {len(self.lost)} lost" if self.tables else ""
         needed = [f"detecting this difference needs {found.needed:,} {self.unit} (power 80 %)"] if found.needed else []
         return [
-            f"{self.metric}: {number(found.a)} → {number(found.b)}, difference {_signed(found.effect)} "
-            f"(95 % interval {_signed(found.low)} to {_signed(found.high)}), {found.n:,} {self.unit}",
+            f"{self.metric} ({direction} is better): {number(found.a)} → {number(found.b)}, "
+            f"difference {_signed(found.effect)} (95 % interval {_signed(found.low)} to {_signed(found.high)}), "
+            f"{found.n:,} {self.unit}",
             f"{self.verdict}: p {p} ({found.method}){corrected}{others}{flips}",
             *needed,
             *self.notes,
@@ -66,9 +67,10 @@ class Finding:
         """Return the finding as JSON data. `won` and `lost` contain the indices of samples."""
         found = self.outcome
         values = {name: getattr(found, name) for name in ("a", "b", "effect", "low", "high", "p", "n", "needed")}
-        return {"baseline": self.a, "run": self.b, "metric": self.metric, "verdict": self.verdict, **values,
-                "p_holm": self.adjusted, "method": found.method, "other_p": found.others, "unit": self.unit,
-                "won": self.won, "lost": self.lost, "notes": self.notes}  # fmt: skip
+        return {"baseline": self.a, "run": self.b, "metric": self.metric, "lower_is_better": self.lower,
+                "verdict": self.verdict, **values, "p_holm": self.adjusted, "method": found.method,
+                "other_p": found.others, "unit": self.unit, "won": self.won, "lost": self.lost,
+                "notes": self.notes}  # fmt: skip
 
 
 def find_all(names: Sequence[str], metrics: Sequence[str]) -> list[Finding]:
