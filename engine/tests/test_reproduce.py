@@ -91,14 +91,16 @@ def test_a_different_result_has_a_place_and_a_reason(lit, fitted):
     config.write_text(config.read_text().replace("seed_everything: 42", "seed_everything: 43"))
     versions = {**fitted.entries()[0]["versions"], "torch": "1.0"}
     edit(fitted, versions=versions, cpu_threads=torch.get_num_threads())
-    done = lit("reproduce runs/quickstart/a --here")
+    Path("runs/linked").mkdir()
+    Path("runs/linked/a").symlink_to(fitted.path.absolute())
+    done = lit("reproduce runs/linked/a --here")
     lines = done.out.splitlines()
     assert done.status == 3
     assert f"note: torch: {version('torch')} instead of 1.0" in lines
     assert any(line.startswith("different: ") for line in lines)
     assert any(line.startswith("first difference: step 4 (epoch 0): train/loss_step ") for line in lines)
     assert f"most likely reason: torch: {version('torch')} instead of 1.0" in lines
-    assert lines[-1] == "reproduction: reproductions/quickstart/a"
+    assert lines[-1] == "reproduction: reproductions/linked/a"
 
 
 def test_changed_data_are_found_before_training(lit, fitted):

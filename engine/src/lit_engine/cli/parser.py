@@ -131,7 +131,7 @@ def name_of(config: str | None) -> str:
         return "unnamed"
     path = Path(config)
     in_run = path.stem == "config" and (path.parent / "provenance.json").exists()
-    return path.resolve().parent.parent.name if in_run else path.stem
+    return Path(os.path.abspath(path)).parent.parent.name if in_run else path.stem
 
 
 def content_of(config: str) -> dict[str, Any] | None:

@@ -105,7 +105,7 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
     """
     fork = entry["fork"]
     source, number = Path(fork["run"]) if fork else run.path, 1
-    folder = FOLDER / source.absolute().parent.name
+    folder = FOLDER / Path(os.path.abspath(source)).parent.name
     while (again := RunDir(folder / f"{run.path.name}{f'-{number}' if number > 1 else ''}")).path.exists():
         number += 1
     words = [str(python), "-m", current().name, "fit", f"--config={run.config_file.absolute()}"]
