@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import signal
 from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
 from threading import Thread
@@ -28,7 +29,12 @@ def serving(lit, monkeypatch):
             raise KeyboardInterrupt
 
         monkeypatch.setattr(ThreadingHTTPServer, "serve_forever", until_asked)
-        result = lit("serve --port 0", *args)
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+        try:
+            result = lit("serve --port 0", *args)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
         assert result.status == 0, result.err
         assert result.out.endswith(" (Ctrl-C to stop)\nended\n")
         return result

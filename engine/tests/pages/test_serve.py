@@ -3,9 +3,12 @@
 import base64
 import io
 import json
+import os
 import re
+import signal
 import socket
 import struct
+import time
 from http.client import HTTPConnection
 from itertools import starmap
 from pathlib import Path
@@ -18,7 +21,8 @@ import pytest
 from PIL import Image
 
 from lit_engine.data.images import ImageData
-from lit_engine.tools.serve.predictor import _columns, _field
+from lit_engine.tools.serve.command import Handler, Server
+from lit_engine.tools.serve.predictor import Predictor, _columns, _field
 from serving import opened, post, serving, table_of
 from toy.data import Digits
 from toy.tasks import ImageClassifier
@@ -138,6 +142,37 @@ def test_many_clients_are_answered_and_those_that_leave_are_not_errors(serve, tr
         assert all(reply.startswith(b"HTTP/1.0 200") for reply in replies)
 
     assert serve(ask, trained).err == ""
+
+
+def test_connections_wait_until_they_are_answered():
+    with Server(("127.0.0.1", 0), Handler) as server:  # does not accept any connection
+        for client in [socket.create_connection(server.server_address, timeout=5) for _ in range(50)]:
+            client.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_server_and_deletes_the_sample(serve, trained, pictures, tmp_path, monkeypatch, number):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+
+    def ask(address):
+        assert post(address, (pictures / "0.png").read_bytes())[0] == 200
+        assert [*(tmp_path / "temporary").glob("*/sample")]
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+
+    serve(ask, trained)
+    assert not [*(tmp_path / "temporary").glob("*/sample")]
+
+
+def test_only_pictures_that_the_task_has_written_are_sent(tmp_path):
+    predictor = SimpleNamespace(folder=tmp_path / "served")
+    (tmp_path / "served" / "predictions").mkdir(parents=True)
+    for file in (tmp_path / "served" / "predictions" / "mask.png", tmp_path / "secret.png"):
+        file.write_bytes(b"x")
+    assert Predictor._shown(predictor, "mask.png").startswith("data:image/png;base64,")
+    for text in ("../../secret.png", str(tmp_path / "secret.png")):
+        assert Predictor._shown(predictor, text) == text
 
 
 def test_a_column_is_a_number_or_a_list_of_words():

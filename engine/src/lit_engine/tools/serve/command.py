@@ -7,6 +7,7 @@ curl --data-binary @digit.png http://127.0.0.1:8000/predict        print the pre
 import argparse
 import contextlib
 import json
+import signal
 import socket
 import sys
 import tempfile
@@ -38,7 +39,7 @@ def option_parser() -> argparse.ArgumentParser:
 
 
 def serve(args: Sequence[str]) -> int:
-    """Serve requests until Ctrl-C and return the exit status.
+    """Serve requests until Ctrl-C, SIGTERM or SIGHUP, and return the exit status.
 
     Raises:
         UserError: the port is in use, or the run lacks the requested weights or cannot predict on new samples.
@@ -50,6 +51,10 @@ def serve(args: Sequence[str]) -> int:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"--port {options.port}: {reason}; --port 0 selects a free port") from error
+    # By default, these signals would kill the process, and the last sample would remain on disk.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:  # `nohup` ignores SIGHUP
+            signal.signal(number, signal.default_int_handler)
     # Unfinished requests may write files while the folder is being deleted.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, server:
         from lit_engine.tools.serve.predictor import Predictor
@@ -67,6 +72,7 @@ def serve(args: Sequence[str]) -> int:
 class Server(ThreadingHTTPServer):
     """An HTTP server with a predictor and a page, which all requests share."""
 
+    request_queue_size = 128  # with Python's default of 5, simultaneous connections are reset
     predictor: "Predictor"
     page: str
 

@@ -133,10 +133,13 @@ class Predictor:
 
     def _shown(self, value: Any) -> Any:
         """Return a predicted value as JSON data. Figures and PNG files written by `predict_step` become data URLs."""
-        file = self.folder / "predictions" / str(value)
         if hasattr(value, "savefig"):
             return embed_figure(value)
-        return embed_png(file.read_bytes()) if file.suffix == ".png" and file.is_file() else value
+        folder = (self.folder / "predictions").resolve()
+        file = (folder / str(value)).resolve()
+        # The value may be text from the sample, such as the path of a different file.
+        is_written = file.suffix == ".png" and file.is_relative_to(folder) and file.is_file()
+        return embed_png(file.read_bytes()) if is_written else value
 
 
 def _columns(data: Any) -> dict[str, float | list[str]]:
