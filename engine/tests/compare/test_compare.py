@@ -12,6 +12,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from html_pages import Page
+from lit_engine.errors import UserError
 from lit_engine.tools.pages.chart import COLOURS, GREY, HEIGHT, Axis, positions
 from lit_engine.tools.runs.columns import (
     Column,
@@ -40,6 +41,20 @@ def test_only_what_differs_is_a_column(make_run):
     assert [column.short or column.name for column in columns_of(found, found.rows, found.keys)] == [
         "run", "state", "lr", "val/loss", "test/loss", "time"
     ]  # fmt: skip
+
+
+def test_an_option_may_be_given_as_in_the_head_of_the_table(make_run):
+    make_run("a"), make_run("b", lr=0.1)
+    assert compared("lr").over == compared("optimizer.lr").over == ["model.optimizer.lr"]
+    with pytest.raises(UserError, match="no run has the option r"):
+        compared("r")
+
+
+def test_a_csv_file_has_all_digits_of_an_option(make_run, say):
+    make_run("a", lr=0.00123456789), make_run("b", (0.6,))
+    say("compare runs --csv t.csv")
+    lines = csv.DictReader(Path("t.csv").read_text().splitlines())
+    assert [line["model.optimizer.lr"] for line in lines] == ["0.00123456789", "0.01"]
 
 
 def test_options_of_another_class_or_version_do_not_differ_but_a_callback_does():
@@ -318,7 +333,9 @@ def test_numbers_and_times_are_short():
     ]
     assert [number(12345.6, 12.3), number(3923.4, 731.2)] == ["12346 ± 12", "3923 ± 731"]
     assert [number(31.6, 0.53), number(float("nan")), number(4), number(180.0)] == ["31.60 ± 0.53", "nan", "4", "180"]
-    assert [duration(s)[0] for s in (4.2, 59.9, 90, 3599, 6600)] == ["4 s", "60 s", "2 min", "1 h 00 min", "1 h 50 min"]
+    assert [duration(s)[0] for s in (4.2, 59.4, 59.7, 90, 3599, 6600)] == [
+        "4 s", "59 s", "1 min", "2 min", "1 h 00 min", "1 h 50 min",
+    ]  # fmt: skip
 
 
 def test_runs_lists_the_newest_first(make_run, say):
@@ -336,7 +353,9 @@ def test_bad_input_is_an_error_of_a_line(make_run, say):
     (run / "file").touch()
     for command, words in (
         ("compare", "needs RUN"),
+        ("export", "toy export needs RUN; see toy export --help"),
         ("compare runs/y", "no such run or folder: runs/y"),
+        ("compare runs/x/aa", "no such run or folder: runs/x/aa; did you mean a?"),
         ("runs nothing", "no such run or folder: nothing"),
         ("compare runs --over seed_everythin", "no run has the option seed_everythin; did you mean seed_everything?"),
         ("compare runs --metric val/los", "no run has the metric val/los; did you mean val/loss?"),

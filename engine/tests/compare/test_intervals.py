@@ -14,6 +14,11 @@ def test_wilson_is_the_interval_of_scipy(hits, count):
     assert wilson(hits, count) == pytest.approx((hits / count, interval.low, interval.high), abs=1e-6)
 
 
+def test_the_limits_of_a_proportion_are_proportions():
+    limits = [limit for n in range(1, 100) for hits in (0, n) for limit in wilson(hits, n)]
+    assert (min(limits), max(limits)) == (0, 1)
+
+
 def test_the_bootstrap_over_the_confusion_matrix_is_the_one_over_the_predictions():
     random = np.random.default_rng(1)
     true = random.integers(0, 3, 200)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -198,7 +199,13 @@ def test_exit_status_tells_the_verdict(make_run, say):
     assert "better: p 0.0039 (exact McNemar test); 9 samples won, 0 lost" in out
     assert say("compare runs/x/b runs/x/a --test accuracy")[0] == 4
     assert say("compare runs/x/a runs/x/c --test accuracy")[0] == 3
-    assert say("compare runs/x/a runs/x/a --test accuracy f1")[0] == 3
+    status, out, _ = say("compare runs/x/a runs/x/a --test accuracy f1")
+    assert (status, "no images" in out) == (3, False)
+    say("compare runs/x/a runs/x/b --test accuracy f1")
+    page = Path("runs/x/test.html").read_text()
+    anchors = re.findall(' id="(.*?)"', page)
+    assert len(set(anchors)) == len(anchors) == 3
+    assert page.count(">Won: 9<") == 1  # accuracy and f1 differ in the same samples
     status, out, _ = say("compare runs/x/a runs/x/b runs/x/c --test accuracy --json")
     first, second = json.loads(out)["tests"]
     assert (status, first["verdict"], second["verdict"]) == (3, "better", "not distinguishable")
@@ -210,6 +217,8 @@ def test_equal_differences_of_few_runs_decide_nothing():
     found = paired_runs([0.90, 0.80], [0.885, 0.785])
     assert (found.p, found.method) == (0.5, "permutation test")
     assert paired_runs([0.9, 0.8], [0.9, 0.8]).p == 1
+    assert paired_runs(np.zeros(7), np.full(7, 0.1)).p == 2 / 2**7
+    assert paired_runs(np.zeros(7), np.full(7, 0.1), overlap=1 / 6).p == 1  # folds are not independent
 
 
 def test_seeds_are_paired(make_run, say):
@@ -269,6 +278,7 @@ def test_folds_are_paired_and_their_seeds_averaged(make_run, say):
         ("a short --test acuracy", "different test sets"),
         ("bare bare --test error", "may have different test sets, because their predictions have no column target"),
         ("a a --test acuracy", "did you mean accuracy?"),
+        ("a a --test loss", "(available: accuracy, f1, iou, r2, mse, rmse, mae, prediction)"),
         ("a a --test bleu", "the predictions of runs/x/a have no column references"),
         ("a a --test val/accuracy", "use --test accuracy"),
         ("a pair --test loss", "at least two common seeds or folds"),

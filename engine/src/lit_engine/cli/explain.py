@@ -94,9 +94,8 @@ class OptionParser(argparse.ArgumentParser):
             UserError: if an argument is missing.
             UsageError: for any other error.
         """
-        _, required, missing = message.partition("arguments are required: ")
-        if required:
-            raise UserError(f"{self.prog} needs {missing}; see {self.prog} --help")
+        if missing := re.search(r"arguments are required: (.*)|one of the arguments (\S+) .*is required", message):
+            raise UserError(f"{self.prog} needs {missing[1] or missing[2]}; see {self.prog} --help")
         raise UsageError(message.removeprefix("argument "), self)
 
 

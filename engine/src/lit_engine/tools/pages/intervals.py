@@ -15,7 +15,7 @@ def wilson(hits: int, count: int) -> Interval:
     share = hits / count
     centre = (share + Z**2 / (2 * count)) / (1 + Z**2 / count)
     half = Z / (1 + Z**2 / count) * math.sqrt(share * (1 - share) / count + Z**2 / (4 * count**2))
-    return share, centre - half, centre + half
+    return share, max(0.0, centre - half), min(1.0, centre + half)
 
 
 def averages(confusion: Mapping[str, Mapping[str, int]]) -> dict[str, list[Interval]]:

@@ -44,7 +44,11 @@ def columns_of(found: Comparison, rows: Sequence[Row], keys: Sequence[str]) -> l
     first = Column("n", count) if grouped else Column("run", names_of(rows))
     options, metrics = [], []
     for rank, (key, short) in enumerate(zip(keys, short_names(keys), strict=True)):
-        options.append(Column(key, _options(rows, key), 2 * rank + 1, short))
+        values = [row.runs[0].options.get(key) for row in rows]
+        cells: list[Cell] = [
+            (text, v) if isinstance(v, float) else text for text, v in zip(_options(rows, key), values, strict=True)
+        ]
+        options.append(Column(key, cells, 2 * rank + 1, short))
     for rank, name in enumerate(found.facts, len(keys)):
         known = [row.facts(name) for row in rows]
         texts = [" or ".join(facts) if len(facts) < 3 else f"{len(facts)} values" for facts in known]
@@ -144,7 +148,7 @@ def duration(seconds: float) -> Cell:
     if math.isnan(seconds):
         return "", None
     minutes = round(seconds / 60)
-    said = f"{seconds:.0f} s" if seconds < 60 else f"{minutes} min"
+    said = f"{seconds:.0f} s" if round(seconds) < 60 else f"{minutes} min"
     return said if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min", seconds
 
 
@@ -165,7 +169,7 @@ def _states(row: Row) -> str:
     return ", ".join(f"{n} {state}" for state, n in count.items()) if row.grouped else row.runs[0].state
 
 
-def _options(rows: Sequence[Row], key: str) -> list[Cell]:
+def _options(rows: Sequence[Row], key: str) -> list[str]:
     """Return the values of an option. Values are shortened unless this would make different values look the same."""
     values = [row.runs[0].options.get(key, "") for row in rows]
     form = _short if len({_short(value) for value in values}) == len({repr(value) for value in values}) else str

@@ -83,14 +83,16 @@ class Comparison:
 
     def __init__(self, runs: list[Run], over: Sequence[str] = (), chosen: Sequence[str] = ()) -> None:
         self.runs = runs
-        self.over = [key.replace(".init_args", "") for key in over]
-        _known("option", self.over, {key for run in runs for key in run.options})
+        options = {key for run in runs for key in run.options}
+        differing = find_differing_options([run.options for run in runs])
+        self.over = [_full_name(key.replace(".init_args", ""), options, differing) for key in over]
+        _known("option", self.over, options)
         known = dict.fromkeys(name for run in runs for name in run.metrics)
         named = {name: [n for n in known if n == name or (strip_stage(n) == name and get_stage(n) != "train")] or [name]
                  for name in chosen}  # fmt: skip
         self.chosen = [name for names in named.values() for name in names]
         _known("metric", self.chosen, known)
-        keys = [key for key in find_differing_options([run.options for run in runs]) if key not in self.over]
+        keys = [key for key in differing if key not in self.over]
         groups: dict[Any, list[Run]] = {}
         for run in runs:
             same = tuple(repr(as_number(run.options.get(key, ...))) for key in keys)
@@ -144,6 +146,12 @@ class Comparison:
         if changed := [split for split, fingerprints in splits.items() if len(fingerprints) > 1]:
             notes.append(f"the runs have different data: {', '.join(changed)}")
         return notes
+
+
+def _full_name(key: str, options: Iterable[str], differing: Iterable[str]) -> str:
+    """Return the differing option that ends with `key`, such as `model.dropout` for `dropout`, if only one does."""
+    found = [name for name in differing if name.endswith(f".{key}")]
+    return found[0] if key not in options and len(found) == 1 else key
 
 
 def _known(what: str, names: Sequence[str], known: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lit_engine.errors import RunError
+from lit_engine.errors import RunError, did_you_mean
 from lit_engine.run.directory import RunDir
 from lit_engine.run.metric_names import find_metric, get_stage, is_detail, strip_stage
 from lit_engine.run.options import options_of
@@ -123,7 +123,8 @@ def read_runs(names: Sequence[str]) -> list[Run]:
             raise RunError("the name of a run or folder is empty")
         paths = [Path(name)] if Path(name).exists() else [Path(path) for path in sorted(glob.glob(name))]
         if not paths:
-            raise RunError(f"no such run or folder: {name}")
+            siblings = [folder.name for folder in Path(name).parent.glob("*/")]
+            raise RunError(f"no such run or folder: {name}{did_you_mean(Path(name).name, siblings)}")
         inside = [run for path in paths for run in _runs_in(path)]
         if not inside and not all(path.is_file() for path in paths):
             raise RunError(f"there is no run in {name}")

@@ -11,6 +11,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,9 @@ class Table:
     def __init__(self, run: Run) -> None:
         self.run = run
         if not (run.path / "predictions" / "test.csv").is_file():
-            raise RunError(f"{run.path} has no predictions: write them with `{program()} predict --run {run.path}`")
+            raise RunError(
+                f"{run.path} has no predictions: write them with `{program()} predict --run {quote(str(run.path))}`"
+            )
         rows = sorted(RunDir(run.path).predictions(), key=lambda row: (row["index"], row.get("rank", 1)))
         self.names = list(rows[0]) if rows else []
         # Several translations of the same source count once.
@@ -121,12 +124,21 @@ def samples_of(metric: str, a: Table, b: Table) -> Samples:
         return _classes(kind, a, b)
     if kind in METRICS:
         return _regression(kind, part, a, b)
-    known = [*METRICS, *(name for name in a.names if name != "index" and not name.startswith(SHARED))]
+    columns = [name for name in a.names if name not in METRICS and name != "index" and not name.startswith(SHARED)]
+    known = [name for name in (*METRICS, *columns) if _is_available(name, a, b)]
     raise UserError(
         f"--test {metric} cannot be computed from predictions{did_you_mean(metric, known)} "
         f"(available: {', '.join(known)}); "
         f"to test {metric} over seeds, compare two folders of `{program()} repeat --seeds 1 2 3 4 5 6`"
     )
+
+
+def _is_available(metric: str, a: Table, b: Table) -> bool:
+    try:
+        samples_of(metric, a, b)
+    except UserError:
+        return False
+    return True
 
 
 def _mean(values: Sequence[Floats], root: bool = False, is_binary: bool = False) -> Samples:

@@ -118,7 +118,8 @@ def paired_runs(a: Sequence[float] | Floats, b: Sequence[float] | Floats, overla
         b: metric values of B's runs with the same seeds or folds.
         overlap: for folds, the ratio of test samples to training samples in a run. The training sets of folds overlap,
             which the variance estimator of Nadeau & Bengio (2003) takes into account. A permutation test would ignore
-            the overlap, so it is not used. `needed` is omitted, because more folds do not create a larger sample.
+            the overlap, so it is not used, and p is 1 if all differences are equal. `needed` is omitted, because more
+            folds do not create a larger sample.
     """
     differences = np.subtract(b, a)
     n, mean, sd = len(differences), float(differences.mean()), float(differences.std(ddof=1))
@@ -127,6 +128,8 @@ def paired_runs(a: Sequence[float] | Floats, b: Sequence[float] | Floats, overla
     means = float(np.mean(a)), float(np.mean(b)), mean - half, mean + half
     # With few runs and samples, all differences may be equal. The variance is then unknown.
     if sd <= 1e-9 * abs(mean):
+        if overlap is not None:
+            return Outcome(*means, 1.0, n, None, "no test, because the difference is the same in all folds")
         return Outcome(*means, _permutation_p(differences), n, None, "permutation test")
     p = compute_t_test_p(mean / error, n - 1)
     if overlap is not None:

@@ -7,6 +7,7 @@ runs, paired by seed or fold.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,7 @@ def _by_samples(metric: str, a: Run, b: Run) -> Finding:
         known = run.metrics.get(recorded_name(name, "test"))
         if known is not None and abs(known - value) > 1e-4 * max(abs(known), abs(value)):
             notes.append(f"warning: {name} is {number(known)} in {run.path}/metrics.json, but {number(value)} in the "
-                         f"predictions: run `{program()} predict --run {run.path}` again")  # fmt: skip
+                         f"predictions: run `{program()} predict --run {quote(str(run.path))}` again")  # fmt: skip
     won = [indices[place] for place in order[::-1] if gains[place] > 0]
     lost = [indices[place] for place in order if gains[place] < 0]
     return Finding(name, str(a.path), str(b.path), outcome, "samples", lower, notes, (first, second), won, lost)
@@ -167,17 +168,22 @@ def _recorded(metric: str, run: Run) -> str:
 
 def render_page(found: Sequence[Finding], footer: str) -> str:
     """Return the HTML of the page, with the results and the samples that differ most."""
-    parts = []
+    parts: list[str] = []
+    shown_before: list[tuple[str, list[int], list[int]]] = []
     for one in found:
-        parts += [heading(f"{one.b} compared with {one.a}"), *map(paragraph, one.lines())]
+        section = f"{one.metric}: {one.b} compared with {one.a}"
+        parts += [heading(section), *map(paragraph, one.lines())]
         rows = [(one.won, "Won"), (one.lost, "Lost")] if one.tables else []
+        if (samples_of_one := (one.b, one.won, one.lost)) in shown_before:  # `accuracy` and `f1` may select the same
+            continue
+        shown_before.append(samples_of_one)
         is_of_classes = one.tables and "source" not in one.tables[0].names and one.metric in ("accuracy", "f1", "iou")
         wanted = [i for places, _ in rows for i in places[:SHOWN]]
-        images = load_images(one.tables[1].run.path, wanted) if is_of_classes else {}
+        images = load_images(one.tables[1].run.path, wanted) if is_of_classes and wanted else {}
         for places, title in rows:
             if shown := places[:SHOWN]:
                 count = f"{len(shown)} of {len(places):,}" if len(shown) < len(places) else str(len(places))
-                parts.append(heading(f"{title}: {count}", 3))
+                parts.append(heading(f"{title}: {count}", 3, section))
                 parts.append(_gallery(one.tables, shown, images) if images else _rows(one.tables, shown))
     return page(f"Is {found[0].b} better?" if len(found) == 1 else f"Compared with {found[0].a}", parts, footer)
 
