@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import re
 import signal
@@ -17,6 +18,9 @@ import pytest
 import yaml
 
 from helpers import TINY
+from lit_engine.data.corrections import sample_ids
+from lit_engine.load import load_data
+from lit_engine.run.directory import RunDir
 from lit_engine.tools.runs.columns import number
 from lit_engine.tools.sweep import command, repeat, worker
 
@@ -92,6 +96,9 @@ def test_runs_are_those_of_fit_by_hand_and_go_on_where_they_stopped(lit, inline)
     page = Path("repeats/quickstart/compare.html").read_text()
     assert "Single runs" in page
     assert "<h1>quickstart: seeds 1, 2, 3</h1>" in page
+    RunDir(Path("repeats/quickstart/quickstart/seed-1")).record("test", {"test/odd": math.nan})
+    lit(f"repeat {QUICK} --seeds 1")
+    assert summary()["metrics"]["test/odd"]["mean"] is None  # strict JSON has no NaN
     other = lit(f"repeat {QUICK} --seeds 1 --data.batch_size=64")
     assert (other.status, other.err) == (
         2, "error: repeats/quickstart was started with different data.batch_size: choose another --dir\n"
@@ -134,7 +141,8 @@ def test_without_a_metric_to_choose_by_the_last_checkpoint_is_tested(lit, inline
     assert metrics(run) == tested
 
 
-def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline):
+def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["toy", "repeat", "as typed"])
     result = lit(f"repeat {QUICK} --model.metrics=[MulticlassF1Score] --folds 3")
     assert result.status == 0, result.err
     told = summary("repeats/quickstart-3-folds")
@@ -160,9 +168,13 @@ def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline):
     of_fold = [np.mean([hit for hit, row in zip(right, rows, strict=True) if row["fold"] == str(k)]) for k in range(3)]
     assert of_fold == pytest.approx(list(accuracy["values"].values()), rel=1e-5)
     assert {row["seed"] for row in rows} == {"42"}
+    ids = sample_ids(load_data(RunDir(runs[1])), "test")
+    assert [row["id"] for row in rows if row["fold"] == "1"] == ids
+    assert told["command"] == "toy repeat 'as typed'"
 
 
-def test_a_column_of_the_data_named_fold_or_seed_is_kept(tmp_path):
+def test_a_column_of_the_data_named_fold_or_seed_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(repeat, "_test_ids", lambda run: {0: "s0", 1: "s1"})
     (tmp_path / "run" / "predictions").mkdir(parents=True)
     (tmp_path / "run" / "config.yaml").write_text("seed_everything: 7\n")
     (tmp_path / "run" / "predictions" / "test.csv").write_text("index,fold,seed,prediction\n0,9,,1\n1,8,5,0\n")
@@ -170,9 +182,9 @@ def test_a_column_of_the_data_named_fold_or_seed_is_kept(tmp_path):
     repeat._write_predictions(tmp_path / "predictions.csv", [trial])
     rows = [*csv.reader((tmp_path / "predictions.csv").read_text().splitlines())]
     assert rows == [
-        ["fold", "seed", "index", "input/fold", "input/seed", "prediction"],
-        ["2", "7", "0", "9", "", "1"],
-        ["2", "7", "1", "8", "5", "0"],
+        ["fold", "seed", "id", "index", "input/fold", "input/seed", "prediction"],
+        ["2", "7", "s0", "0", "9", "", "1"],
+        ["2", "7", "s1", "1", "8", "5", "0"],
     ]
 
 

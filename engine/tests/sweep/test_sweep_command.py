@@ -7,6 +7,7 @@ import pytest
 import yaml
 from sqlalchemy import Engine, event
 
+from lit_engine.errors import UserError
 from lit_engine.tools.sweep import command
 from lit_engine.tools.sweep.config import SweepConfig
 from lit_engine.tools.sweep.study import Study
@@ -124,6 +125,13 @@ def test_a_study_that_cannot_be_used(lit, written, workspace, options, message):
     assert result.status == 2
     assert message in result.err
     assert "Traceback" not in result.err
+
+
+def test_errors_of_a_study_have_one_line_and_a_closed_pipe_is_none_of_them():
+    with pytest.raises(UserError, match=r"in s: RuntimeError$"), command.convert_study_errors("s"):
+        raise RuntimeError
+    with pytest.raises(BrokenPipeError), command.convert_study_errors("s"):
+        raise BrokenPipeError
 
 
 def test_a_disk_that_is_full(lit, written, monkeypatch):

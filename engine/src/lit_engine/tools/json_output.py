@@ -22,7 +22,12 @@ def json_document(wanted: bool) -> Iterator[dict[str, Any]]:
         return
     with redirect_stdout(sys.stderr):
         yield document
-    print(json.dumps(_plain(document), indent=2, allow_nan=False), flush=True)
+    print(as_json(document), flush=True)
+
+
+def as_json(document: dict[str, Any]) -> str:
+    """Return a document as indented JSON. Non-finite numbers become null."""
+    return json.dumps(_plain(document), indent=2, allow_nan=False)
 
 
 def run_entry(run: Run) -> dict[str, Any]:

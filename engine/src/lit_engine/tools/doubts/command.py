@@ -58,7 +58,8 @@ def doubts(args: Sequence[str]) -> int:
             lines.append("near-duplicates: unknown, because the network has no linear layer with one output per class")
         print("\n".join(lines))
         write("table", "csv", file, csv_text(rows, () if rows else ["correction", "id"]))
-        print(f"fill in the `correction` column, then run `{program()} fit CONFIG --data.corrections={file}`")
+        again = shlex.join([program(), "fit", "CONFIG", f"--data.corrections={file}"])
+        print(f"fill in the `correction` column, then run `{again}`")
         page, now = file.with_suffix(".html"), f"{datetime.now():%Y-%m-%d %H:%M}"
         footer = f"{program()} doubts {shlex.join(args)} · {now}"
         write("page", "csv", page, render_page(samples, rows, lines, footer))

@@ -106,8 +106,11 @@ def convert_study_errors(folder: Path, storage: str | None = None) -> Iterator[N
 
     try:
         yield
+    except BrokenPipeError:  # of standard output
+        raise
     except (OptunaError, SQLAlchemyError, ImportError, OSError, RuntimeError, ValueError) as error:
-        reason = str(getattr(error.__cause__, "orig", None) or error.__cause__ or error).splitlines()[0]
+        cause = getattr(error.__cause__, "orig", None) or error.__cause__ or error
+        reason = (str(cause) or type(cause).__name__).splitlines()[0]
         url = re.sub(r"(?<=:)[^:/@]+(?=@)", "***", storage or "")  # hides the password
         hint = ""
         if isinstance(error, ImportError):

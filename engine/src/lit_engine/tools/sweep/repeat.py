@@ -11,6 +11,7 @@ import argparse
 import io
 import json
 import shlex
+import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from itertools import product
@@ -24,7 +25,7 @@ from lit_engine.project import current, program
 from lit_engine.run.directory import RunDir, csv_text, write_text
 from lit_engine.run.metric_names import get_stage
 from lit_engine.run.options import options_of
-from lit_engine.tools.json_output import HELP, json_document
+from lit_engine.tools.json_output import HELP, as_json, json_document
 from lit_engine.tools.runs.columns import columns_of, in_terminal, table_of
 from lit_engine.tools.runs.differences import Comparison, Row
 from lit_engine.tools.runs.reading import Run, find_monitor, read_runs
@@ -79,7 +80,7 @@ def repeat(args: Sequence[str]) -> int:
             try:
                 status = Workers(study, name, options.workers, 0, tests=True).run()
             finally:
-                good = _report(study, name, over, f"{program()} repeat {shlex.join(args)}")
+                good = _report(study, name, over, shlex.join([program(), *sys.argv[1:]]))
         if status:
             print("interrupted; run the same command to continue", flush=True)
         if options.json:
@@ -167,7 +168,7 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
             print(f"left out of the mean: {trial.run.name} ({trial.state})")
     summary, page = study.folder / "summary.json", study.folder / "compare.html"
     told = {"command": command, "config": name, "over": over, **_summary(study.folder, trials, group)}
-    write_text(summary, json.dumps({**told, "differ": found.facts if found else []}, indent=2) + "\n")
+    write_text(summary, as_json({**told, "differ": found.facts if found else []}) + "\n")
     print(f"summary: {summary}")
     if "data.fold" in over and counted:
         _write_predictions(study.folder / "predictions.csv", [trial for trial in trials if trial.run.name in counted])
@@ -183,22 +184,36 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
 def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
     """Write the out-of-fold predictions. Each run predicts its own test fold, which it was not trained on.
 
-    The columns are `fold` and `seed`, followed by the columns of predictions/test.csv.
+    The columns are `fold`, `seed` and the sample's `id`, followed by the columns of predictions/test.csv.
     """
     rows: list[dict[str, Any]] = []
+    ids: dict[int, dict[int, str]] = {}  # fold → index in the predictions → id
     for trial in trials:
         run = RunDir(trial.run)
         if not (run.path / "predictions" / "test.csv").exists():
             with redirect_stdout(io.StringIO()):
                 main(current(), ["predict", f"--run={run.path}", *ALONE])
-        place = {"fold": trial.values["data.fold"], "seed": run.config()["seed_everything"]}
+        fold, seed = trial.values["data.fold"], run.config()["seed_everything"]
+        if fold not in ids:
+            ids[fold] = _test_ids(run)
         with suppress(RunError):  # `predict` failed and has printed the reason
             for row in run.predictions():
+                place = {"fold": fold, "seed": seed, "id": ids[fold].get(row.get("index", -1))}
                 rows.append({**place, **{f"input/{n}" if n in place else n: value for n, value in row.items()}})
     if rows:
         rows.sort(key=lambda row: (row["seed"], row.get("index", 0)))
         write_text(file, csv_text(rows))
         print(f"out-of-fold predictions: {file}")
+
+
+def _test_ids(run: RunDir) -> dict[int, str]:
+    """Map the index of each test sample in the predictions to its id, which is the same in `doubts`."""
+    from lit_engine.data.corrections import described, sample_ids
+    from lit_engine.load import load_data
+
+    data: Any = load_data(run)
+    ids = sample_ids(data, "test")
+    return dict(zip(described(data, "test") or range(len(ids)), ids, strict=True))
 
 
 def _summary(folder: Path, trials: "Sequence[Trial]", group: Row) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from datetime import datetime
+from shlex import quote
 from typing import Any
 
 from optuna.importance import get_param_importances
@@ -53,7 +54,9 @@ def write_report(study: Study, rows: Sequence[Trial]) -> None:
         config = (rows[0].run / "config.yaml").read_text(encoding="utf-8").partition("\n")[2]  # without its header
         config = config.replace("\ntest_after_fit: false\n", "\ntest_after_fit: true\n")  # trials skip the test
         found = f"trial {rows[0].number}, {study.config.metric} {rows[0].value:.6g}"
-        head = f"# The best of {len(rows)} trials in a sweep: {found}.\n#\n#   {program()} fit -c {best}\n#\n"
+        head = (
+            f"# The best of {len(rows)} trials in a sweep: {found}.\n#\n#   {program()} fit -c {quote(str(best))}\n#\n"
+        )
         write_text(best, head + config)
     write_text(study.folder / "index.html", page_of(study, rows))
 
@@ -65,7 +68,7 @@ def page_of(study: Study, rows: Sequence[Trial]) -> str:
     best = folder / "best.yaml"
     if best.exists():
         parts += [heading("Best trial"), paragraph(f"Trial {rows[0].number}: {metric} {rows[0].value:.6g}.")]
-        parts += [code(f"{program()} fit -c {best}"), code(best.read_text(encoding="utf-8"), "The config")]
+        parts += [code(f"{program()} fit -c {quote(str(best))}"), code(best.read_text(encoding="utf-8"), "The config")]
     good = sorted((row for row in rows if row.good), key=lambda row: row.number)
     if len(good) > 1:
         parts += [heading("Trials and parameters"), f'<div class="charts">{"".join(plots(study, good))}</div>']
