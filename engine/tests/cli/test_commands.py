@@ -89,6 +89,15 @@ def test_version_is_that_of_the_package(capsys):
     assert printed(capsys, "--version") == f"toy {__version__} (lit-engine {lit_engine.__version__})\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_to_a_full_disk_is_an_error_of_one_line():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "toy", "--version"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, done.stderr) == (2, "error: No space left on device\n")
+
+
 def test_a_wrong_command_is_told_those_there_are(lit):
     result = lit("exampels")
     assert result.status == 2

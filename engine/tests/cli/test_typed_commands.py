@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from helpers import TINY
-from toy.__main__ import main
+from lit_engine.cli.shorthand import expand
+from toy.__main__ import PROJECT, main
 
 SHORT = f"{TINY} --trainer.limit_train_batches=2"
 
@@ -25,6 +26,12 @@ def config_of(workspace, name):
 def test_a_config_by_name_or_position(lit, workspace, typed):
     assert lit(f"{typed} {SHORT} --run-name=a --epochs 1").status == 0
     assert (workspace / "runs/quickstart/a/config.yaml").exists()
+
+
+def test_a_flag_may_stand_before_the_name(workspace):
+    assert expand(PROJECT, ["sweep", "--report", "grid"]) == ["sweep", "--report", "configs/sweeps/grid.yaml"]
+    found = expand(PROJECT, ["repeat", "--json", "quickstart", "--seeds", "1", "2"])
+    assert found == ["repeat", "--json", "--config=configs/quickstart.yaml", "--seeds", "1", "2"]
 
 
 def test_overlays_by_name_are_applied_in_order(lit, workspace):

@@ -2,11 +2,14 @@
 
 import csv
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -121,6 +124,22 @@ def test_what_was_made_is_said_and_the_run_stays_as_it_was(lit, trained):
     assert printed["checkpoint"].endswith(".ckpt")
     shutil.rmtree(trained / "export")
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
+
+
+def test_a_reader_that_leaves_is_no_error_and_all_files_are_written(trained, monkeypatch):
+    out, into = os.pipe()
+    first = []
+
+    def read_a_line():  # like `head -1`
+        with open(out) as reader:
+            first.append(reader.readline())
+
+    Thread(target=read_a_line).start()
+    with open(into, "w", buffering=1) as printed:
+        monkeypatch.setattr(sys, "stdout", printed)
+        status = main(["export", str(trained), "--format=pt2,safetensors"])
+    assert (status, first) == (128 + signal.SIGPIPE, [f"checkpoint: {trained}/checkpoints/best-epoch002.ckpt\n"])
+    assert {file.suffix for file in (trained / "export").iterdir()} >= {".pt2", ".safetensors"}
 
 
 def test_what_is_not_inside_is_listed(lit, trained):

@@ -23,7 +23,7 @@ from lit_engine._torchmetrics import import_lazily
 from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, explain, explain_missing_command, fit_width, pairs
 from lit_engine.cli.options import format_short_help
 from lit_engine.cli.shorthand import expand
-from lit_engine.errors import UserError, nearest
+from lit_engine.errors import UserError, explain_no_access, nearest
 from lit_engine.project import Project, current, is_debugging, program, use
 from lit_engine.run.directory import RunDir
 
@@ -155,6 +155,11 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout at exit
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if is_debugging() or (reason := explain_no_access(error)) is None:
+            raise
+        print(f"error: {reason}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 

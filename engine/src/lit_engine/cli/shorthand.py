@@ -35,6 +35,7 @@ def expand(project: Project, args: Sequence[str]) -> list[str]:
     if command not in (*SUBCOMMANDS, *_NOT_IN):
         return words
     configs = project.configs()
+    flags = FLAGS if command in SUBCOMMANDS else ("json", "report", "dry_run")
     expanded: list[str] = []
     for option, value in pairs(words[1:]):
         name = option.removeprefix("--")
@@ -47,7 +48,7 @@ def expand(project: Project, args: Sequence[str]) -> list[str]:
                 raise UserError(f"{option} needs a value")
             full = _learning_rate_option(words[1:], configs) if name == "lr" else SHORT[name]
             expanded.append(f"--{full}={value}")
-        elif name in FLAGS and command in SUBCOMMANDS and value is not None and not _is_boolean(value):
+        elif name in flags and value is not None and not _is_boolean(value):
             expanded += [option, _positional(value, configs, command)]
         elif value is None or command not in SUBCOMMANDS:  # argparse expects separate words in `--seeds 1 2 3`
             expanded += [option] if value is None else [option, value]

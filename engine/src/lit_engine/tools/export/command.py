@@ -70,11 +70,15 @@ def _export(options: argparse.Namespace, formats: list[str]) -> dict[str, Any]:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as scratch:
             notes = exporter.write(formats, Path(scratch))
+            lines: list[str] = []
             for name, note in notes.items():
                 file = folder / name
                 replaced = "; replaces an earlier one" if file.exists() else ""
                 os.replace(Path(scratch, name), file)
-                print(f"{file}: {file.stat().st_size / 1000:,.1f} kB{note}{replaced}")
+                lines.append(f"{file}: {file.stat().st_size / 1000:,.1f} kB{note}{replaced}")
+        print("\n".join(lines))  # after all files are in place, because printing fails if the reader has left
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
     return {"run": run.path, "checkpoint": checkpoint, "files": [folder / name for name in notes]}
