@@ -5,7 +5,6 @@ import json
 import optuna
 import pytest
 
-from helpers import TOY
 from lit_engine.errors import UserError
 from lit_engine.tools.sweep.config import SweepConfig
 
@@ -35,26 +34,19 @@ def test_hyperband_keeps_the_best_third_by_default(read):
 def test_macros(read, macro):
     found = read(command=["toy", "fit", "-c", "x.yaml", macro]).words({"a": None, "b": [1], "c": "x"}, "FILE")
     words = {"${args_json_file}": ["FILE"], "${args_json}": ['{"a": null, "b": [1], "c": "x"}']}
-    assert found == ["fit", "--config=x.yaml", *words.get(macro, ["--a=null", "--b=[1]", "--c=x"])]
+    assert found == ["fit", "-c", "x.yaml", *words.get(macro, ["--a=null", "--b=[1]", "--c=x"])]
 
 
 def test_what_starts_the_program_is_left_out(read):
     command = ["${env}", "${interpreter}", "${program}", "fit", "-c", "x.yaml", "${args}"]
-    assert read(command=command, program="bin/toy").command == ["fit", "--config=x.yaml", "${args}"]
-
-
-def test_configs_of_the_project_are_found_in_any_folder(read, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for words in (["--config", "configs/quickstart.yaml"], ["quickstart"]):
-        found = read(command=["toy", "fit", *words, "${args}"]).command
-        assert found == ["fit", f"--config={TOY}/configs/quickstart.yaml", "${args}"]
+    assert read(command=command, program="bin/toy").command == ["fit", "-c", "x.yaml", "${args}"]
 
 
 def test_overrides_stand_before_the_drawn_values(read):
     overrides = ["--config=overlay.yaml", "--trainer.max_epochs=2"]
     read(command=["toy", "fit", "-c", "x.yaml", "-c", "${args_json_file}", "--data.seed=1"])
     with_overrides = SweepConfig.read(read.file, overrides)
-    assert with_overrides.words({}, "F") == ["fit", "--config=x.yaml", "--data.seed=1", *overrides, "-c", "F"]
+    assert with_overrides.words({}, "F") == ["fit", "-c", "x.yaml", "--data.seed=1", *overrides, "-c", "F"]
     assert with_overrides.identity.items() >= {"--config": ["overlay.yaml"], "--trainer.max_epochs": ["2"]}.items()
 
 

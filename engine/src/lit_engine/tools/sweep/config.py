@@ -14,9 +14,8 @@ from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 
 from lit_engine.cli.explain import CONFIG
 from lit_engine.cli.parser import load_yaml
-from lit_engine.cli.shorthand import expand
 from lit_engine.errors import UserError, did_you_mean
-from lit_engine.project import current, program
+from lit_engine.project import program
 from lit_engine.tools.sweep.space import Parameter, list_values, parse_parameters
 
 KEYS = ("method", "metric", "parameters", "command", "early_terminate")
@@ -153,7 +152,7 @@ def _command(given: Any, overrides: Sequence[str]) -> list[str]:
     _need(right, f"the command must end with --config {ARGUMENTS_FILE}, got the macros {macros}")
     first, after = words.index(macros[0]), len(words) - words[::-1].index(macros[-1])
     first -= words[first - 1] in ("-c", CONFIG)
-    return [*expand(current(), [*words[:first], *words[after:]]), *overrides, *words[first:after]]
+    return [*words[:first], *words[after:], *overrides, *words[first:after]]
 
 
 def _key(option: str) -> str:
