@@ -118,8 +118,7 @@ class RandomErasing(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Augment a batch `(B, C, H, W)` without changing its shape. Supports any dtype."""
         batch, _, height, width = images.shape
-        low, high = self.ratio
-        boxes = random_boxes(batch, height, width, self.scale, (1 / high, 1 / low))
+        boxes = random_boxes(batch, height, width, self.scale, (1 / self.ratio[1], 1 / self.ratio[0]))
         boxes = boxes * (torch.rand(batch, 1) < self.p)
         top, left, h, w = boxes.to(images.device, non_blocking=True)[:, :, None].unbind(1)
         y, x = (torch.arange(size, device=images.device) for size in (height, width))
