@@ -29,7 +29,7 @@ def test_a_config_by_name_or_position(lit, workspace, typed):
 
 
 def test_a_flag_may_stand_before_the_name(workspace):
-    assert expand(PROJECT, ["sweep", "--report", "grid"]) == ["sweep", "--report", "configs/sweeps/grid.yaml"]
+    assert expand(PROJECT, ["sweep", "--report", "grid"])[2].endswith("configs/sweeps/grid.yaml")
     found = expand(PROJECT, ["repeat", "--json", "quickstart", "--seeds", "1", "2"])
     assert found == ["repeat", "--json", "--config=configs/quickstart.yaml", "--seeds", "1", "2"]
 
