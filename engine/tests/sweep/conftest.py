@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections import deque
 from pathlib import Path
 
@@ -59,8 +60,15 @@ class Sweep:
     def say(self, line, flush):
         self.said.append(line)
         for start in [start for start in self.then if line.startswith(start)]:
-            action, *args = self.then.pop(start)
-            threading.Timer(0.5, action, args).start()
+            threading.Thread(target=self._act, args=self.then.pop(start)).start()
+
+    def _act(self, action, *args):
+        """Call a function soon after the first trial has logged a value."""
+        end = time.monotonic() + 20
+        while not any(self.study.folder.rglob("metrics.csv")) and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(0.3)
+        action(*args)
 
     def run(self):
         return self.workers.run()
