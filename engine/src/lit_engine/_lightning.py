@@ -159,7 +159,7 @@ class ParsingCLI(LightningCLI):
         """Create the data module, the model and the trainer.
 
         For each link to a missing attribute, jsonargparse formats the data module in a debug message. Lightning's
-        method would create all its data loaders, and fails for dicts of loaders.
+        `__str__` creates all data loaders, and fails for dicts of loaders.
         """
         original, LightningDataModule.__str__ = LightningDataModule.__str__, object.__str__  # type: ignore[method-assign]
         try:

@@ -407,7 +407,7 @@ class Session:
             callbacks.append(self.table)
         self.loggers = [logger for logger in _as_list(config.logger) if logger is not True]
         if metrics is not None:
-            self.loggers.append(metrics)  # `self.logger` of a module is the first configured logger
+            self.loggers.append(metrics)  # a module's `self.logger` is the first configured logger
         plugins = _as_list(config.plugins)
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(self.checkpoint_io)

@@ -86,7 +86,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
     def __init__(self) -> None:
         super().__init__()
         self.loaded: dict[Path, dict[str, Any]] = {}
-        self._is_checked = False  # whether the first checkpoint can be loaded
+        self._is_checked = False  # whether the first checkpoint was checked
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Replace `path` with a complete new file, or raise CheckpointError and keep the old file unchanged."""

@@ -54,9 +54,9 @@ class ResumableLoader:
 
     The sampler or batch sampler stays the same, but its generator is seeded at the start of each epoch. Batches that
     were already used are not loaded again. Random numbers in the dataset depend on (seed, epoch, index),
-    even in workers. If a sample is drawn several times, they also depend on the number of earlier draws. Each of
-    several training loaders has its own order and random numbers. Random numbers in a training step depend on
-    (seed, epoch, batch, rank). All attributes of the DataLoader are available.
+    even in workers. If a sample is drawn several times, they also depend on the number of earlier draws. Each training
+    loader has its own order and random numbers. Random numbers in a training step depend on (seed, epoch, batch, rank).
+    All attributes of the DataLoader are available.
     """
 
     def __init__(self, loader: DataLoader, seed: int, rank: int, place: Place) -> None:

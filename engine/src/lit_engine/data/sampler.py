@@ -32,7 +32,7 @@ def global_seed() -> int:
 
 
 def seed_step(*parts: int | str, device: torch.device) -> None:
-    """Seed torch's generators on the CPU and on `device`, `random` and NumPy for one step. This takes 8 µs.
+    """Seed `random`, NumPy, and torch's generators on the CPU and `device` for one step. This takes 8 µs.
 
     `torch.manual_seed` seeds all devices and takes 60 µs.
     """

@@ -27,7 +27,7 @@ def labels_of(dataset: Any) -> Tensor | None:
 
 
 def _as_int64(labels: Tensor) -> Tensor:
-    """Convert bools and integers to int64. torch reads a uint8 index as a mask, and can hardly compute with uint16."""
+    """Convert bools and integers to int64. torch treats a uint8 index as a mask, and barely supports uint16."""
     return labels if labels.is_floating_point() else labels.long()
 
 

@@ -43,11 +43,11 @@ class Totals:
         gathered: Any = task.all_gather(own, group=replicas(task.trainer).group)
         shares = gathered.reshape(-1, len(own)).cpu()
         by_name = dict(zip(names, shares.T.clone(), strict=False))
-        # Keep this process's order, so that a resumed run logs its metrics in the same order.
+        # Keep the order of this process's metrics, so that a resumed run logs them in the same order.
         return {"sums": {name: by_name[name] for name in {**self.sums, **by_name}}, "count": shares[:, -1].clone()}
 
     def _all_names(self, task: LightningModule) -> list[str]:
-        """Return the sorted names of the metrics of all processes, because each process may add different metrics."""
+        """Return the sorted metric names of all processes, because each process may add different metrics."""
         return sorted({*all_gathered([*self.sums], task.trainer)})
 
     def _pack(self, names: Sequence[str], device: torch.device) -> Tensor:
@@ -135,7 +135,7 @@ def _on(device: torch.device, value: float | Tensor) -> Tensor:
 
 
 def _number(count: float | Tensor) -> float:
-    """Return a count as a number, which is an int unless the count is a sum of fractional weights."""
+    """Return a count as an int, or as a float if it is a sum of fractional weights."""
     value = float(count)
     return int(value) if value.is_integer() else value
 

@@ -129,7 +129,7 @@ class Saver(Callback):
         self._logged: list[dict[str, Any]] = []  # values logged before resuming, kept until the first batch is logged
         self._batches: int | None = None  # batches per epoch when the run was stopped
         self._states: dict[str, Any] | None = None  # states of torchmetrics before the current validation
-        # Whether each parameter was trainable when training started, and whether it was when the run was stopped.
+        # Whether each parameter was trainable when training started, and when the run was stopped.
         self._trainable_at_start: dict[str, bool] = {}
         self._trainable: dict[str, list[bool]] = {}
         self.smaller = 0
@@ -145,7 +145,7 @@ class Saver(Callback):
             self._processes_loaders = True
         if stage == "fit" and any(isinstance(one, StochasticWeightAveraging) for one in trainer.callbacks):  # type: ignore[attr-defined]
             raise UserError(
-                "StochasticWeightAveraging keeps the averaged weights out of last.ckpt and cannot resume exactly: "
+                "StochasticWeightAveraging omits the averaged weights from last.ckpt and cannot resume exactly: "
                 "use the overlay configs/overlays/swa.yaml instead"
             )
         found = [one for one in trainer.checkpoint_callbacks if isinstance(one, Checkpoint)]

@@ -279,7 +279,7 @@ def build_optimizer(factory: OptimizerFactory, parameters: Iterable[Tensor] | It
     """Build an optimizer for parameters or parameter groups, and apply each group's `lr_factor`.
 
     Raises:
-        UserError: if the optimizer rejects its arguments, or does not have an option of a parameter group.
+        UserError: if the optimizer rejects its arguments, or lacks an option set in a parameter group.
     """
     given: list[Any] = list(parameters)
     optimizer = _make("optimizer", factory, given)

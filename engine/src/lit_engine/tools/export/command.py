@@ -76,7 +76,7 @@ def _export(options: argparse.Namespace, formats: list[str]) -> dict[str, Any]:
                 replaced = "; replaces an earlier one" if file.exists() else ""
                 os.replace(Path(scratch, name), file)
                 lines.append(f"{file}: {file.stat().st_size / 1000:,.1f} kB{note}{replaced}")
-        print("\n".join(lines))  # after all files are in place, because printing fails if the reader has left
+        print("\n".join(lines))  # after all files are in place, because printing fails if the pipe is closed
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -149,7 +149,7 @@ class Comparison:
 
 
 def _full_name(key: str, options: Iterable[str], differing: Iterable[str]) -> str:
-    """Return the differing option that ends with `key`, such as `model.dropout` for `dropout`, if only one does."""
+    """Expand `key` to the only differing option that ends with it, such as `dropout` to `model.dropout`."""
     found = [name for name in differing if name.endswith(f".{key}")]
     return found[0] if key not in options and len(found) == 1 else key
 

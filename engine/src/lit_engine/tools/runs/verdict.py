@@ -174,7 +174,7 @@ def render_page(found: Sequence[Finding], footer: str) -> str:
         section = f"{one.metric}: {one.b} compared with {one.a}"
         parts += [heading(section), *map(paragraph, one.lines())]
         rows = [(one.won, "Won"), (one.lost, "Lost")] if one.tables else []
-        if (samples_of_one := (one.b, one.won, one.lost)) in shown_before:  # `accuracy` and `f1` may select the same
+        if (samples_of_one := (one.b, one.won, one.lost)) in shown_before:  # metrics may share samples
             continue
         shown_before.append(samples_of_one)
         is_of_classes = one.tables and "source" not in one.tables[0].names and one.metric in ("accuracy", "f1", "iou")

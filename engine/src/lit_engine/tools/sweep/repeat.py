@@ -207,7 +207,7 @@ def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
 
 
 def _test_ids(run: RunDir) -> dict[int, str]:
-    """Map the index of each test sample in the predictions to its id, which is the same in `doubts`."""
+    """Map each test sample's index in the predictions to its id, which `doubts` uses as well."""
     from lit_engine.data.corrections import described, sample_ids
     from lit_engine.load import load_data
 
