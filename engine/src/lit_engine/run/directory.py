@@ -57,7 +57,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
-    """Return rows as CSV, with a header. By default, the columns are those of the first row."""
+    """Return rows as CSV text with a header. `columns` defaults to the columns of the first row."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns or list(rows[0]), lineterminator="\n")
     writer.writeheader()

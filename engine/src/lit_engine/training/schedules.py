@@ -213,7 +213,7 @@ def check_multiply(schedulers: Sequence[LRScheduler]) -> None:
         if isinstance(scheduler, _ABSOLUTE) or getattr(scheduler, "eta_min", 0) > 0:
             raise UserError(
                 f"{type(scheduler).__name__} sets an absolute rate or minimum and cannot be multiplied with other "
-                "schedulers. Use it alone, or chain the schedulers with SequentialLR"
+                "schedulers. Use only this scheduler, or combine them with SequentialLR"
             )
 
 
