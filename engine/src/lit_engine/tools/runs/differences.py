@@ -149,8 +149,8 @@ class Comparison:
 
 
 def _full_name(key: str, options: Iterable[str], differing: Iterable[str]) -> str:
-    """Expand `key` to the only differing option that ends with it, such as `dropout` to `model.dropout`."""
-    found = [name for name in differing if name.endswith(f".{key}")]
+    """Expand `key` to the only differing option, or else the only option, that ends with it (`lr`: `optimizer.lr`)."""
+    found = [n for n in differing if n.endswith(f".{key}")] or [n for n in options if n.endswith(f".{key}")]
     return found[0] if key not in options and len(found) == 1 else key
 
 
