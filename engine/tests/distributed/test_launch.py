@@ -1,6 +1,7 @@
 """Processes find each other or report problems. These tests use threads, and `test_torchrun.py` uses real processes."""
 
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -81,11 +82,17 @@ def test_other_versions_are_refused_by_all():
 
 def test_a_port_that_is_taken_is_named_and_ends_all(in_a_second):
     """Rank 0 fails immediately. The other would wait forever for an answer from the program that uses the port."""
+    before = set(threading.enumerate())
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
         first, second = meet(port, 0, 1)
     assert first == f"127.0.0.1:{port} is taken by another program: set MASTER_PORT to a free port"
     assert f"has waited 1.5 s for rank 0 at 127.0.0.1:{port}" in second
+    store = dist.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
+    for thread in set(threading.enumerate()) - before:  # otherwise it would print an error during a later test
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+    del store
 
 
 def test_a_process_that_lost_another_prints_one_line(capsys):
