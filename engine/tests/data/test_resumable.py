@@ -3,7 +3,7 @@
 import pytest
 import torch
 from lightning.pytorch import LightningDataModule
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from helpers import SaveAt, Witness
 from lit_engine.training.saver import Saver
@@ -93,3 +93,30 @@ def test_repeated_samples_have_different_random_numbers_and_resume(fit, tmp_path
     resumed = fit(loader(), checkpoint=tmp_path / "saved.ckpt", **options)
     torch.testing.assert_close(resumed, whole[7:], rtol=0, atol=0)
     assert len({float(noise) for _, noises in whole for noise in noises}) == 20
+
+
+class Stream(IterableDataset):
+    """20 numbers from a loader without length."""
+
+    def __iter__(self):
+        yield from range(20)
+
+
+def test_a_repeated_loader_has_another_order_in_each_pass_and_resumes(fit, tmp_path):
+    def loaders():
+        return {"short": shuffled(), "long": DataLoader(Noisy(), batch_size=1)}
+
+    whole = fit(loaders(), [SaveAt(23, tmp_path / "saved.ckpt")], max_epochs=2)
+    passes = [drawn(batch["short"] for batch in whole[start : start + 4]) for start in range(0, 32, 4)]
+    assert all(sorted(one) == list(range(16)) for one in passes)
+    assert len({tuple(one) for one in passes}) == 8
+    assert len({noise for one in passes for noise in one.values()}) == 8 * 16
+    resumed = fit(loaders(), checkpoint=tmp_path / "saved.ckpt", max_epochs=2)
+    torch.testing.assert_close(resumed, whole[23:], rtol=0, atol=0)
+
+
+def test_a_loader_is_repeated_completely_next_to_one_without_length(fit):
+    batches = fit({"short": shuffled(), "long": DataLoader(Stream(), batch_size=1)})
+    passes = [drawn(batch["short"] for batch in batches[start : start + 4]) for start in range(0, 20, 4)]
+    assert all(sorted(one) == list(range(16)) for one in passes)
+    assert len({tuple(one) for one in passes}) == 5

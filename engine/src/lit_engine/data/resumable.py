@@ -17,7 +17,7 @@ from lit_engine._lightning import ready_batches, replace_loader_parts, set_worke
 from lit_engine.data.sampler import derive, global_seed, outlive_signals, seed_cpu
 from lit_engine.distributed.processes import replicas
 
-# Returns the epoch, the first batch to load, and the index of this loader if there are several.
+# Returns the epoch, its next batch, and the index of this loader if there are several.
 Place = Callable[[], tuple[int, int, int]]
 
 
@@ -55,18 +55,20 @@ class ResumableLoader:
     The sampler or batch sampler stays the same, but its generator is seeded at the start of each epoch. Batches that
     were already used are not loaded again. Random numbers in the dataset depend on (seed, epoch, index),
     even in workers. If a sample is drawn several times, they also depend on the number of earlier draws. Each training
-    loader has its own order and random numbers. Random numbers in a training step depend on (seed, epoch, batch, rank).
-    All attributes of the DataLoader are available.
+    loader, and each pass of a loader that Lightning repeats within an epoch, has its own order and random numbers.
+    Random numbers in a training step depend on (seed, epoch, batch, rank). All attributes of the DataLoader are
+    available.
     """
 
     def __init__(self, loader: DataLoader, seed: int, rank: int, place: Place) -> None:
         loader = copy(loader)  # the data module may return the same loader again
         self.loader, self.seed, self.rank, self.place = loader, seed, rank, place
         self.dataset = loader.dataset
+        self.passed = (-1, 0, 0)  # epoch, completed passes and batches at the end of the last pass
         name = "sampler" if loader.batch_sampler is None else "batch_sampler"
-        order = SeededOrder(getattr(loader, name), seed, place)
+        self.order = SeededOrder(getattr(loader, name), seed)
         init = partial(_start_worker, loader.worker_init_fn)
-        replace_loader_parts(loader, dataset=SeededSamples(loader.dataset), worker_init_fn=init, **{name: order})
+        replace_loader_parts(loader, dataset=SeededSamples(loader.dataset), worker_init_fn=init, **{name: self.order})
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -76,10 +78,16 @@ class ResumableLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches. The epoch is read at the first batch, because Lightning sets it after calling `iter`."""
-        epoch, start, _ = self.place()
-        for number, batch in enumerate(self.loader, start):
-            seed_everywhere(self.seed, "batch", epoch, number, self.rank)  # for hooks and the training step
+        epoch, done, number = self.place()
+        passes, start = 0, done
+        if done and self.passed[0] == epoch:  # Lightning repeats this loader, and may have prefetched its last batch
+            (_, passes, done), start = self.passed, 0
+        self.order.begin(epoch, passes, start, (f"loader {number}",) if number else ())
+        for batch in self.loader:
+            seed_everywhere(self.seed, "batch", epoch, done, self.rank)  # for hooks and the training step
+            done += 1
             yield batch
+        self.passed = epoch, self.order.passes + 1, done
 
     @property
     def _iterator(self) -> Any:
@@ -99,10 +107,15 @@ class ResumableLoader:
 
 
 class SeededOrder:
-    """Wrapper around a (batch) sampler, which is reseeded in each epoch. Each index is yielded as (seed, index)."""
+    """Wrapper around a (batch) sampler, which is reseeded before each pass. Each index is yielded as (seed, index)."""
 
-    def __init__(self, sampler: Any, seed: int, place: Place) -> None:
-        self._sampler, self._seed, self._place = sampler, seed, place
+    def __init__(self, sampler: Any, seed: int) -> None:
+        self._sampler, self._seed = sampler, seed
+        self.begin(0, 0, 0, ())
+
+    def begin(self, epoch: int, passes: int, start: int, loader: tuple[str, ...]) -> None:
+        """Set how many passes of the epoch to skip, and then how many batches, which may include further passes."""
+        self._epoch, self.passes, self._start, self._loader = epoch, passes, start, loader
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -111,29 +124,35 @@ class SeededOrder:
         return getattr(self.__dict__["_sampler"], name)
 
     def __iter__(self) -> Iterator[Any]:
-        epoch, start, number = self._place()
-        loader = (f"loader {number}",) if number else ()
-        seed_everywhere(self._seed, "order", epoch, *loader)
-        for one in (self._sampler, getattr(self._sampler, "sampler", None)):
-            if isinstance(generator := getattr(one, "generator", None), torch.Generator):
-                generator.manual_seed(derive(self._seed, "order", epoch, *loader))
-        order: Iterable[Any] = self._sampler
-        if (length := sized_len(order)) is not None:
-            order = list(islice(order, length))
-            start %= max(len(order), 1)  # a shorter loader starts over
+        start = self._start
+        order, stream = self._draw()
+        while isinstance(order, list) and 0 < len(order) <= start:  # a shorter loader starts over
+            self.passes, start = self.passes + 1, start - len(order)
+            order, stream = self._draw()
         draws: Counter[str] = Counter()
 
         def key(index: Any) -> tuple[int, Any]:
             before, draws[str(index)] = draws[str(index)], draws[str(index)] + 1
             repeated = (before,) if before else ()
-            return derive(self._seed, "sample", epoch, str(index), *loader, *repeated), index
+            return derive(self._seed, "sample", self._epoch, str(index), *stream, *repeated), index
 
         for batch, found in enumerate(order):
             keys = [key(index) for index in found] if isinstance(found, list | tuple) else key(found)
             if batch >= start:
                 yield keys
-            if length is None:  # an endless sampler draws the next indices only now
-                seed_cpu(derive(self._seed, "order", epoch, batch, *loader))
+            if not isinstance(order, list):  # an endless sampler draws the next indices only now
+                seed_cpu(derive(self._seed, "order", self._epoch, batch, *stream))
+
+    def _draw(self) -> tuple[Iterable[Any], tuple[str, ...]]:
+        """Seed and draw a pass. Return its order, as a list unless it is endless, and the names of its streams."""
+        stream = (*self._loader, *([f"pass {self.passes}"] if self.passes else []))
+        parts = (self._seed, "order", self._epoch, *stream)
+        seed_everywhere(*parts)
+        for one in (self._sampler, getattr(self._sampler, "sampler", None)):
+            if isinstance(generator := getattr(one, "generator", None), torch.Generator):
+                generator.manual_seed(derive(*parts))
+        length = sized_len(self._sampler)
+        return self._sampler if length is None else list(islice(self._sampler, length)), stream
 
 
 class SeededSamples:
