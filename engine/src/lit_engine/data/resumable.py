@@ -146,7 +146,7 @@ class SeededOrder:
     def _draw(self) -> tuple[Iterable[Any], tuple[str, ...]]:
         """Seed and draw a pass. Return its order, as a list unless it is endless, and the names of its streams."""
         stream = (*self._loader, *([f"pass {self.passes}"] if self.passes else []))
-        parts = (self._seed, "order", self._epoch, *stream)
+        parts: tuple[int | str, ...] = (self._seed, "order", self._epoch, *stream)
         seed_everywhere(*parts)
         for one in (self._sampler, getattr(self._sampler, "sampler", None)):
             if isinstance(generator := getattr(one, "generator", None), torch.Generator):
