@@ -11,7 +11,6 @@ PROJECT = Project(
     links={
         # classification: ImageData sets arguments of ImageClassifier and its net
         "class_names": "class_names",
-        "class_counts": "class_counts",
         "mean": "mean",
         "std": "std",
         "num_classes": "net.init_args.num_classes",

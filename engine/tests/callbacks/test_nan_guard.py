@@ -7,10 +7,13 @@ import torch
 from lightning.pytorch import Callback
 from torch import nn
 
-from helpers import TINY
+from helpers import TINY, Witness
+from lit_engine import Checkpoint
 from lit_engine.callbacks.nan_guard import NaNGuard, NonFiniteError
 from lit_engine.checkpoints.io import read
 from lit_engine.data.images import ImageData
+from lit_engine.errors import UserError
+from lit_engine.training.saver import Saver
 from toy.tasks import ImageClassifier
 
 
@@ -102,3 +105,22 @@ def test_without_the_guard_a_run_that_diverges_ends_with_an_error_and_no_checkpo
     assert "best checkpoint" not in result.out
     saved = {path.name: read(path) for path in result.run.glob("checkpoints/*")}
     assert {name: checkpoint["global_step"] for name, checkpoint in saved.items()} == {"last.ckpt": 0}
+
+
+class Complex(Witness):
+    """A module with a real and a complex weight, which becomes NaN in the second epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.phase = nn.Parameter(torch.zeros(2, dtype=torch.cfloat))
+
+    def on_train_epoch_start(self):
+        if self.current_epoch == 1:
+            self.phase.data[0] = complex(0.0, float("nan"))
+
+
+def test_without_it_complex_weights_that_are_not_finite_are_not_saved_either(trainer, tmp_path):
+    options = {"max_epochs": 3, "callbacks": [Saver(), Checkpoint(monitor=None)]}
+    with pytest.raises(UserError, match="epoch 2, step 8: weights are not finite"):
+        trainer(**options, enable_checkpointing=True).fit(Complex(), datamodule=Images())
+    assert torch.equal(read(tmp_path / "checkpoints" / "last.ckpt")["state_dict"]["phase"], torch.zeros(2, dtype=torch.cfloat))

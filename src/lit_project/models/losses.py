@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -123,8 +122,7 @@ def build_loss(
     class_names: Sequence[str],
     loss: nn.Module | None = None,
     label_smoothing: float = 0.0,
-    class_weights: Mapping[str, float] | Literal["balanced"] | None = None,
-    class_counts: Sequence[int] | None = None,
+    class_weights: Mapping[str, float] | None = None,
 ) -> nn.Module:
     """Check the loss options of a `Classifier`. Return `loss` or, by default, a cross-entropy with these options.
 
@@ -142,23 +140,16 @@ def build_loss(
     if isinstance(weight, Tensor) and len(weight) != classes:
         raise ValueError(f"the loss has {len(weight)} weights for {classes} classes: set one weight per class")
     if class_weights:
-        return WeightedCrossEntropy(weights_by_class(class_weights, class_names, class_counts), label_smoothing)
+        return WeightedCrossEntropy(weights_by_class(class_weights, class_names), label_smoothing)
     return loss or nn.CrossEntropyLoss(label_smoothing=label_smoothing)
 
 
-def weights_by_class(
-    given: Mapping[str, float] | Literal["balanced"], class_names: Sequence[str], counts: Sequence[int] | None
-) -> list[float]:
+def weights_by_class(given: Mapping[str, float], class_names: Sequence[str]) -> list[float]:
     """Return the weight of each class in the order of `class_names`.
 
     Raises:
-        ValueError: a class is unknown, a weight is not positive, or the class counts are unknown.
+        ValueError: a class is unknown, or a weight is not positive.
     """
-    if given == "balanced":
-        if counts is None or not all(counts):
-            raise ValueError("class_weights balanced requires class_counts above 0: set the weights by class name")
-        return [sum(counts) / len(counts) / count for count in counts]
-    assert not isinstance(given, str)
     for name, weight in given.items():
         if name not in class_names:
             near = get_close_matches(name, class_names, 1)

@@ -1,7 +1,7 @@
 """A generic task for single-label classification, and an image classification task with common training recipes."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -40,10 +40,8 @@ class Classifier(Task):
         loss: maps logits `(B, num_classes)` and classes `(B,)` to the mean loss of the batch. Default: cross-entropy.
         label_smoothing: fraction of the target that is spread evenly over all classes in training (Szegedy et al.,
             2016). It requires the default loss.
-        class_weights: weight of each class in the default loss, by name (default: 1). With `balanced`, weights are
-            inversely proportional to the number of training samples per class, with a mean of 1 over all samples. This
-            requires `class_counts`. For images, use `data.sampling: balanced` instead.
-        class_counts: number of training samples per class; set from the data module if it has this attribute.
+        class_weights: weight of each class in the default loss, by name (default: 1). To balance rare and frequent
+            classes, use `data.sampling: balanced` instead.
         top_k: log the fraction of samples whose target is among the k most likely classes. 1 disables this metric.
             Default: 3 if there are more than 3 classes, otherwise 1.
         **kwargs: the arguments `schedulers`, `parameter_groups`, `channels_last`, `compile` and `metrics` of `Task`.
@@ -59,15 +57,14 @@ class Classifier(Task):
         class_names: Sequence[str],
         loss: nn.Module | None = None,
         label_smoothing: float = 0.0,
-        class_weights: dict[str, float] | Literal["balanced"] | None = None,
-        class_counts: Sequence[int] | None = None,
+        class_weights: dict[str, float] | None = None,
         top_k: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(optimizer, **kwargs)
         self.net = net
         self.class_names = list(class_names)
-        self.loss = build_loss(self.class_names, loss, label_smoothing, class_weights, class_counts)
+        self.loss = build_loss(self.class_names, loss, label_smoothing, class_weights)
         self.top_k = check_top_k(top_k, len(self.class_names))
         # The data module checks the targets once per split, so the metric does not need to check every batch.
         self.confusion = MulticlassConfusionMatrix(len(self.class_names), validate_args=False)

@@ -443,7 +443,7 @@ def _call_after(hook: Callable[..., Any], look: Callable[[Trainer], None], train
 
 
 def _finite(module: LightningModule) -> bool:
-    weights = [weight.data for weight in module.parameters() if weight.is_floating_point()]
+    weights = [weight.data for weight in module.parameters() if weight.is_floating_point() or weight.is_complex()]
     return not weights or bool(total_norm(weights).isfinite())
 
 
