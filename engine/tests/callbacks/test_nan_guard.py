@@ -123,4 +123,6 @@ def test_without_it_complex_weights_that_are_not_finite_are_not_saved_either(tra
     options = {"max_epochs": 3, "callbacks": [Saver(), Checkpoint(monitor=None)]}
     with pytest.raises(UserError, match="epoch 2, step 8: weights are not finite"):
         trainer(**options, enable_checkpointing=True).fit(Complex(), datamodule=Images())
-    assert torch.equal(read(tmp_path / "checkpoints" / "last.ckpt")["state_dict"]["phase"], torch.zeros(2, dtype=torch.cfloat))
+    assert torch.equal(
+        read(tmp_path / "checkpoints" / "last.ckpt")["state_dict"]["phase"], torch.zeros(2, dtype=torch.cfloat)
+    )

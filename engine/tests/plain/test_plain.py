@@ -331,8 +331,8 @@ class Accumulating(Classifier):
         self.automatic_optimization = False
 
     def training_step(self, batch, batch_idx):
-        self.manual_backward(super().training_step(batch, batch_idx) / 5)
-        if batch_idx % 5 == 4:
+        self.manual_backward(super().training_step(batch, batch_idx) / 3)
+        if batch_idx % 3 == 2:
             self.optimizers().step()
             self.optimizers().zero_grad()
 
@@ -405,20 +405,21 @@ def test_a_stateful_dataloader_of_torchdata_resumes_to_the_bit(lit, unusual, dat
 SCHEDULED = "{class_path: GradientAccumulationScheduler, init_args: {scheduling: {0: 1, 1: 3}}}"
 
 
-@pytest.mark.parametrize("options", [
-    ["--model=unusual.Accumulating"],
-    ["--model=metric_objects.Classifier", "--trainer.callbacks+=" + SCHEDULED],
-    ["--model=metric_objects.Classifier", "--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=3"],
+@pytest.mark.parametrize(("options", "batch"), [
+    (["--model=unusual.Accumulating", "--trainer.limit_val_batches=0"], 10),  # validation would clear the gradients
+    (["--model=unusual.Accumulating"], 14),
+    (["--model=metric_objects.Classifier", "--trainer.callbacks+=" + SCHEDULED], 13),
+    (["--model=metric_objects.Classifier", "--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=3"], 0),
 ])  # fmt: skip
-def test_accumulated_gradients_are_not_lost(lit, unusual, monkeypatch, options):
+def test_accumulated_gradients_are_not_lost(lit, unusual, monkeypatch, options, batch):
     fit = "fit --data=metric_objects.Data --trainer.max_epochs=2 --trainer.log_every_n_steps=1"
     whole = lit(fit, options, "--run_name whole")
     assert whole.status == 0, whole.err
     with monkeypatch.context() as patch:
-        if "val_check_interval" in options[-1]:
-            at_call(patch, Classifier, "validation_step", 3, signal.SIGTERM)  # the first two are the sanity check
+        if batch:  # an epoch has 10 batches
+            at_call(patch, Classifier, "training_step", batch, signal.SIGTERM)
         else:
-            at_call(patch, Classifier, "training_step", 13, signal.SIGTERM)  # the third batch of the second epoch
+            at_call(patch, Classifier, "validation_step", 3, signal.SIGTERM)  # the first two are the sanity check
         cut = lit(fit, options, "--run_name cut")
     assert cut.status == 143, cut.err
     assert lit(f"fit --run {cut.run}").status == 0

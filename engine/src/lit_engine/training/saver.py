@@ -128,6 +128,7 @@ class Saver(Callback):
         self._processes_loaders = False
         self._logged: list[dict[str, Any]] = []  # values logged before resuming, kept until the first batch is logged
         self._batches: int | None = None  # batches per epoch when the run was stopped
+        self._accumulated: dict[str, Tensor] = {}  # gradients of manual optimization when the run was stopped
         self._states: dict[str, Any] | None = None  # states of torchmetrics before the current validation
         # Whether each parameter was trainable when training started, and when the run was stopped.
         self._trainable_at_start: dict[str, bool] = {}
@@ -159,9 +160,12 @@ class Saver(Callback):
         self._defer()
         _lightning.skip_sigterm_broadcast(trainer)
         _lightning.shorten_steps(trainer)
-        self._saved_at, self._flags = monotonic(), None
+        self._saved_at, self._step, self._flags = monotonic(), trainer.global_step, None
         self._repeats_steps = self._can_repeat(trainer, pl_module)
         trainer.callback_metrics.update(self._metrics)
+        for name, gradient in self._accumulated.items():
+            weight = pl_module.get_parameter(name)
+            weight.grad = gradient.to(weight.device)
         if _lightning.is_between_epochs(trainer):
             _lightning.start_as_new(trainer)
         if getattr(trainer.train_dataloader, "recut", False):
@@ -275,11 +279,10 @@ class Saver(Callback):
         _lightning.set_loop_counters(self._counters, moment)
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
-        """Return whether gradients are being accumulated. They are not saved, so training then stops later."""
+        """Return whether Lightning is accumulating gradients. They are not saved, so training then stops later."""
         last = trainer.is_last_batch
         self._trained = True
-        within = _lightning.ready_batches(trainer) % accumulation_steps(trainer) != 0 or self._accumulates(trainer)
-        self._within_step = within = within and not last
+        self._within_step = within = _lightning.ready_batches(trainer) % accumulation_steps(trainer) != 0 and not last
         stops = self._stops_later or trainer.should_stop
         self._stops_later = stops and within
         if stops:
@@ -287,12 +290,12 @@ class Saver(Callback):
         self._cut_short = will_end(trainer) and not last
         return within
 
-    def _accumulates(self, trainer: Trainer) -> bool:
-        """Return whether a module with manual optimization has gradients, but did not step in this batch."""
+    def _gradients(self, trainer: Trainer) -> dict[str, Tensor]:
+        """Return the gradients of a module with manual optimization that did not step in the last batch."""
         module = trainer.lightning_module
         if module.automatic_optimization or trainer.global_step != self._step:
-            return False
-        return any(weight.grad is not None for weight in module.parameters())
+            return {}
+        return {name: weight.grad for name, weight in module.named_parameters() if weight.grad is not None}
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit":
@@ -405,7 +408,7 @@ class Saver(Callback):
             for name, weight in pl_module.named_parameters()
         }
         if not isinstance(pl_module, Task):
-            checkpoint["batches"] = trainer.num_training_batches
+            checkpoint |= {"batches": trainer.num_training_batches, "gradients": self._gradients(trainer)}
         if self._moment == "cut short":
             checkpoint["loops"]["fit_loop"] = self._counters
             checkpoint["ended"] = {"steps": _lightning.logged_steps(trainer), "epochs": trainer.current_epoch}
@@ -420,7 +423,7 @@ class Saver(Callback):
         if trainer.state.fn == "fit" and len(shares) == trainer.world_size:
             self._logged = shares[rank]["logged"]
             _lightning.restore_metric_states(pl_module, shares[rank]["states"])
-        self._batches = checkpoint.get("batches")
+        self._batches, self._accumulated = checkpoint.get("batches"), checkpoint.get("gradients", {})
 
 
 def is_out_of_memory(error: BaseException) -> bool:
