@@ -44,7 +44,9 @@ def test_only_what_differs_is_a_column(make_run):
 
 
 def test_an_option_may_be_given_as_in_the_head_of_the_table(make_run):
-    make_run("a"), make_run("b", lr=0.1)
+    make_run("a"), make_run("b")
+    assert compared("lr").over == ["model.optimizer.lr"]  # equal in all runs
+    make_run("c", lr=0.1)
     assert compared("lr").over == compared("optimizer.lr").over == ["model.optimizer.lr"]
     with pytest.raises(UserError, match="no run has the option r"):
         compared("r")
