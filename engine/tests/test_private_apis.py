@@ -14,6 +14,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loops import training_epoch_loop
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
@@ -409,6 +410,31 @@ def test_recurrences_as_loops_keep_the_length_of_a_gru_free():
             nn.GRU(2, 3, batch_first=True).eval(), (torch.randn(2, 4, 2),), dynamic_shapes=[{1: length}]
         ).run_decompositions()
     assert program.module()(torch.randn(2, 7, 2))[0].shape == (2, 7, 3)
+
+
+def test_keeps_iterator():
+    loader = DataLoader([0, 1])
+    assert not _lightning.keeps_iterator(loader)
+    loader.own = iter(loader)
+    assert _lightning.keeps_iterator(loader)
+
+
+class LogsBatches(Module):
+    def validation_step(self, batch, batch_idx):
+        self.log("each", 1.0 + batch_idx, on_step=True, on_epoch=True)
+
+
+def test_skip_batches_of_evaluation(trainer, tmp_path):
+    names = []
+    for skips in (False, True):
+        logger = CSVLogger(tmp_path, name=str(skips))
+        made = trainer(max_epochs=1, logger=logger)
+        if skips:
+            _lightning.skip_batches_of_evaluation(made)
+        made.fit(LogsBatches())
+        names.append(set((tmp_path / str(skips) / "version_0" / "metrics.csv").read_text().splitlines()[0].split(",")))
+    assert names[0] - names[1] == {"each_step"}
+    assert "each_epoch" in names[1]
 
 
 def test_worker_iterator_and_set_worker_iterator():

@@ -4,6 +4,7 @@ Each docstring states why the access is needed and, if known, which version adde
 `test_private_apis.py` tests each function, and fails if a private name disappears.
 """
 
+import builtins
 import copy
 import os
 from collections import OrderedDict
@@ -26,6 +27,7 @@ from lightning.pytorch.utilities import move_data_to_device, rank_zero_only
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torchmetrics import Metric
 
 BatchNorm = _BatchNorm  # base class of all batch norm layers, for `isinstance` checks
@@ -74,6 +76,15 @@ def skip_sigterm_broadcast(trainer: Trainer) -> None:
     `Saver` replaces Lightning's SIGTERM handler, so the flag is never set. Lightning 2.6 added this API.
     """
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+
+
+def skip_batches_of_evaluation(trainer: Trainer) -> None:
+    """Do not log the values of single validation and test batches. Only the means are logged.
+
+    Lightning counts these batches from the start of the process, so a resumed run would log them at other steps.
+    Lightning 1.5 added this API.
+    """
+    trainer._logger_connector.update_eval_step_metrics = lambda step: None  # type: ignore[method-assign]
 
 
 def disable_requeue(trainer: Trainer) -> None:
@@ -353,7 +364,8 @@ def logged_so_far(trainer: Trainer) -> list[dict[str, Any]]:
             options |= {"sync_dist": meta.sync.should, "rank_zero_only": meta.sync.rank_zero_only}
             sums = {name: getattr(item, name).cpu() for name in item._defaults} if item.is_tensor else {}
             latest = item._forward_cache.cpu() if isinstance(item._forward_cache, Tensor) else None
-            found.append({"options": options, "reduce_fx": meta.reduce_fx.__name__, "sums": sums, "latest": latest})
+            reduce = f"{'builtins.' if meta.reduce_fx in (min, max, sum) else ''}{meta.reduce_fx.__name__}"
+            found.append({"options": options, "reduce_fx": reduce, "sums": sums, "latest": latest})
     return found
 
 
@@ -361,7 +373,8 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
     """Restore the values that `self.log` had accumulated in this epoch. Lightning 1.2 added this API."""
     results: Any = trainer.fit_loop.epoch_loop._results
     for one in saved:
-        options = {**one["options"], "reduce_fx": getattr(torch, one["reduce_fx"])}
+        module, _, name = one["reduce_fx"].rpartition(".")
+        options = {**one["options"], "reduce_fx": getattr(builtins if module else torch, name)}
         path = options["metric_attribute"]
         value = (
             attrgetter(path)(trainer.lightning_module) if path else torch.zeros((), device=trainer.strategy.root_device)
@@ -538,6 +551,11 @@ def replace_loader_parts(loader: Any, **parts: Any) -> None:
 def worker_iterator(loader: Any) -> Any:
     """Return a DataLoader's iterator, which owns the worker processes, or None if there is none yet."""
     return loader._iterator
+
+
+def keeps_iterator(loader: Any) -> bool:
+    """Return whether a DataLoader has created its own iterator, like timm's `MultiEpochsDataLoader`."""
+    return any(isinstance(one, _BaseDataLoaderIter) for name, one in vars(loader).items() if name != "_iterator")
 
 
 def set_worker_iterator(loader: Any, iterator: Any) -> None:

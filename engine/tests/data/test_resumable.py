@@ -1,9 +1,18 @@
 """Ordinary DataLoaders have a reproducible order and reproducible random numbers, even if a run resumes mid-epoch."""
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningDataModule
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    get_worker_info,
+)
 
 from helpers import SaveAt, Witness
 from lit_engine.training.saver import Saver
@@ -120,3 +129,40 @@ def test_a_loader_is_repeated_completely_next_to_one_without_length(fit):
     passes = [drawn(batch["short"] for batch in batches[start : start + 4]) for start in range(0, 20, 4)]
     assert all(sorted(one) == list(range(16)) for one in passes)
     assert len({tuple(one) for one in passes}) == 5
+
+
+class Bulk(Noisy):
+    """Accepts a list of indices."""
+
+    def __getitem__(self, index):
+        return torch.tensor(index), torch.rand(len(index))
+
+
+@pytest.mark.parametrize("loader", [
+    lambda: DataLoader(Bulk(), batch_size=None, sampler=BatchSampler(RandomSampler(range(16)), 4, False)),
+    lambda: DataLoader(Noisy(), batch_sampler=torch.arange(16).flip(0).split(4)),
+    lambda: DataLoader(Noisy(), batch_sampler=np.arange(16).reshape(4, 4)),
+])  # fmt: skip
+def test_indices_may_be_lists_tensors_or_arrays(fit, tmp_path, loader):
+    whole = fit(loader(), [SaveAt(6, tmp_path / "saved.ckpt")], max_epochs=2)
+    assert sorted(drawn(whole[:4])) == list(range(16))
+    resumed = fit(loader(), checkpoint=tmp_path / "saved.ckpt", max_epochs=2)
+    torch.testing.assert_close(resumed, whole[6:], rtol=0, atol=0)
+
+
+class Opened(Noisy):
+    """Reads a file that each worker opens."""
+
+    file = None
+
+    def __getitem__(self, index):
+        return self.file[index], torch.rand(())
+
+
+def open_file(worker):
+    get_worker_info().dataset.file = [10 * index for index in range(16)]
+
+
+def test_a_worker_may_change_its_dataset(fit):
+    batches = fit(DataLoader(Opened(), batch_size=4, num_workers=1, worker_init_fn=open_file))
+    assert sorted(drawn(batches)) == list(range(0, 160, 10))

@@ -336,6 +336,60 @@ class Accumulating(Classifier):
             self.optimizers().step()
             self.optimizers().zero_grad()
 
+class Alternating(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        every, second = self.optimizers()
+        self.manual_backward(super().training_step(batch, batch_idx) / 2)
+        every.step()
+        every.zero_grad()
+        if batch_idx % 2:
+            second.step()
+            second.zero_grad()
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD(self.model[layer].parameters(), 0.1) for layer in (0, 3)]
+
+class Minimal(Classifier):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("lowest", loss, on_step=True, on_epoch=True, reduce_fx=min)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self(batch[0]).square().mean(), on_step=True, on_epoch=True)
+
+class Frozen(Classifier):
+    strict_loading = False
+
+    def __init__(self, hidden: int = 32):
+        super().__init__(hidden)
+        torch.manual_seed(0)
+        self.backbone = torch.nn.Linear(20, 20).requires_grad_(False)
+
+    def forward(self, x):
+        return self.model(self.backbone(x))
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if "backbone" not in k}
+
+class MultiEpochs(torch.utils.data.DataLoader):  # as in timm
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.iterator = super().__iter__()
+
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+class Keeping(Data):
+    def train_dataloader(self):
+        sampler = torch.utils.data.RandomSampler(range(300), replacement=True, num_samples=10**6)
+        return MultiEpochs(super().train_dataloader().dataset, batch_size=32, sampler=sampler)
+
 class Quiet(Classifier):
     def validation_step(self, batch, batch_idx):
         self.log("val_acc", 0.5)
@@ -377,10 +431,12 @@ def test_unusual_code_works_or_gets_one_line(lit, unusual):
         assert "pass its arguments by name (batch_size=32)" in line_of_error(lit(again))
 
 
-def test_an_iterable_dataset_starts_over(lit, unusual):
+@pytest.mark.parametrize("data", ["Streaming", "Keeping"])
+def test_an_iterable_dataset_starts_over(lit, unusual, data):
+    """So does a loader that keeps its iterator."""
     stop = "{class_path: test_plain.StopAfter, init_args: {batches: 4}}"
     options = "--trainer.max_epochs=1 --trainer.max_steps=50"
-    cut = lit(f"fit --model plateau.Plateau --data unusual.Streaming {options}", ["--trainer.callbacks+=" + stop])
+    cut = lit(f"fit --model plateau.Plateau --data unusual.{data} {options}", ["--trainer.callbacks+=" + stop])
     assert cut.status == 143, cut.err
     resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
     assert resumed.status == 0, resumed.err
@@ -408,10 +464,12 @@ SCHEDULED = "{class_path: GradientAccumulationScheduler, init_args: {scheduling:
 @pytest.mark.parametrize(("options", "batch"), [
     (["--model=unusual.Accumulating", "--trainer.limit_val_batches=0"], 10),  # validation would clear the gradients
     (["--model=unusual.Accumulating"], 14),
+    (["--model=unusual.Alternating"], 13),
+    (["--model=unusual.Minimal"], 13),
     (["--model=metric_objects.Classifier", "--trainer.callbacks+=" + SCHEDULED], 13),
     (["--model=metric_objects.Classifier", "--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=3"], 0),
 ])  # fmt: skip
-def test_accumulated_gradients_are_not_lost(lit, unusual, monkeypatch, options, batch):
+def test_what_was_accumulated_is_not_lost(lit, unusual, monkeypatch, options, batch):
     fit = "fit --data=metric_objects.Data --trainer.max_epochs=2 --trainer.log_every_n_steps=1"
     whole = lit(fit, options, "--run_name whole")
     assert whole.status == 0, whole.err
@@ -424,6 +482,16 @@ def test_accumulated_gradients_are_not_lost(lit, unusual, monkeypatch, options, 
     assert cut.status == 143, cut.err
     assert lit(f"fit --run {cut.run}").status == 0
     assert differences(whole.run, cut.run) == []
+
+
+def test_a_checkpoint_may_omit_frozen_weights_of_a_module_that_says_so(lit, unusual):
+    stop = "--trainer.callbacks+={class_path: test_plain.StopAfter, init_args: {batches: 14}}"
+    run = lit("fit --data=metric_objects.Data --model=unusual.Frozen --trainer.max_epochs=2", [stop]).run
+    assert lit(f"fit {run} --trainer.callbacks=null").status == 0
+    assert lit(f"test {run}").status == 0
+    assert "backbone.weight" not in read(run / "checkpoints" / "last.ckpt")["state_dict"]
+    wider = lit(f"test {run} --model.hidden=64")
+    assert "of a different shape" in wider.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -11,9 +11,15 @@ import torch
 from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, get_worker_info
 
-from lit_engine._lightning import ready_batches, replace_loader_parts, set_worker_iterator, worker_iterator
+from lit_engine._lightning import (
+    keeps_iterator,
+    ready_batches,
+    replace_loader_parts,
+    set_worker_iterator,
+    worker_iterator,
+)
 from lit_engine.data.sampler import derive, global_seed, outlive_signals, seed_cpu
 from lit_engine.distributed.processes import replicas
 
@@ -31,10 +37,11 @@ def seed_everywhere(*parts: int | str) -> None:
 def make_resumable(loader: Any, trainer: Trainer) -> Any:
     """Wrap a DataLoader over a map-style dataset in a `ResumableLoader`. Return other loaders unchanged.
 
-    Iterable datasets start over, unless their loader has a `state_dict`, as torchdata's StatefulDataLoader does.
+    Iterable datasets and loaders that keep their own iterator start over, unless the loader has a `state_dict`, as
+    torchdata's StatefulDataLoader does.
     """
     is_map_style = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
-    if not is_map_style or trainer.predicting:
+    if not is_map_style or keeps_iterator(loader) or trainer.predicting:
         return loader
     trains = bool(trainer.training)
 
@@ -66,7 +73,7 @@ class ResumableLoader:
         self.dataset = loader.dataset
         self.passed = (-1, 0, 0)  # epoch, completed passes and batches at the end of the last pass
         name = "sampler" if loader.batch_sampler is None else "batch_sampler"
-        self.order = SeededOrder(getattr(loader, name), seed)
+        self.order = SeededOrder(getattr(loader, name), seed, loader.batch_sampler is not None)
         init = partial(_start_worker, loader.worker_init_fn)
         replace_loader_parts(loader, dataset=SeededSamples(loader.dataset), worker_init_fn=init, **{name: self.order})
 
@@ -107,10 +114,13 @@ class ResumableLoader:
 
 
 class SeededOrder:
-    """Wrapper around a (batch) sampler, which is reseeded before each pass. Each index is yielded as (seed, index)."""
+    """Wrapper around a (batch) sampler, which is reseeded before each pass. Each index is yielded as (seed, index).
 
-    def __init__(self, sampler: Any, seed: int) -> None:
-        self._sampler, self._seed = sampler, seed
+    A sampler that is not a batch sampler may yield anything as an index, even the list of a batch.
+    """
+
+    def __init__(self, sampler: Any, seed: int, yields_batches: bool) -> None:
+        self._sampler, self._seed, self._yields_batches = sampler, seed, yields_batches
         self.begin(0, 0, 0, ())
 
     def begin(self, epoch: int, passes: int, start: int, loader: tuple[str, ...]) -> None:
@@ -137,7 +147,7 @@ class SeededOrder:
             return derive(self._seed, "sample", self._epoch, str(index), *stream, *repeated), index
 
         for batch, found in enumerate(order):
-            keys = [key(index) for index in found] if isinstance(found, list | tuple) else key(found)
+            keys = [key(index) for index in found] if self._yields_batches else key(found)
             if batch >= start:
                 yield keys
             if not isinstance(order, list):  # an endless sampler draws the next indices only now
@@ -188,4 +198,6 @@ class SeededSamples:
 def _start_worker(init: Callable[[int], None] | None, worker: int) -> None:
     outlive_signals(worker)
     if init is not None:
+        info: Any = get_worker_info()
+        object.__setattr__(info, "dataset", info.dataset._dataset)  # the user's function may change the dataset
         init(worker)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.callbacks import ModelPruning, StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from lit_engine.checkpoints.callback import Checkpoint, fast_dev_run
 from lit_engine.data.module import accumulation_schedule, accumulation_steps
 from lit_engine.data.resumable import make_resumable, seed_everywhere
 from lit_engine.data.sampler import Loader, global_seed
-from lit_engine.distributed.processes import SIGNALS, Maximum, all_gathered, is_first, print_once, replicas
+from lit_engine.distributed.processes import SIGNALS, Maximum, all_gathered, is_first, print_once, replicas, warn_once
 from lit_engine.distributed.sharding import total_norm
 from lit_engine.errors import UserError
 from lit_engine.training.task import Task
@@ -123,7 +123,6 @@ class Saver(Callback):
         self._within_epoch = False  # whether the resumed run had ended mid-epoch
         self._within_step = False  # whether gradients are being accumulated
         self._resumed = False  # whether the next batch is the first one after resuming mid-epoch
-        self._step = 0  # optimizer steps before the current batch
         self._metrics: dict[str, Any] = {}
         self._processes_loaders = False
         self._logged: list[dict[str, Any]] = []  # values logged before resuming, kept until the first batch is logged
@@ -140,6 +139,7 @@ class Saver(Callback):
         self._flags: Maximum | None = None  # whether any process requested a stop or a save in the last step
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        _lightning.skip_batches_of_evaluation(trainer)
         _lightning.disable_requeue(trainer)  # Lightning would requeue the SLURM job with an unused checkpoint
         if not self._processes_loaders:
             _lightning.process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
@@ -149,6 +149,8 @@ class Saver(Callback):
                 "StochasticWeightAveraging omits the averaged weights from last.ckpt and cannot resume exactly: "
                 "use the overlay configs/overlays/swa.yaml instead"
             )
+        if stage == "fit" and any(isinstance(one, ModelPruning) for one in trainer.callbacks):  # type: ignore[attr-defined]
+            warn_once("warning: ModelPruning omits its masks from last.ckpt, so a resumed run differs")
         found = [one for one in trainer.checkpoint_callbacks if isinstance(one, Checkpoint)]
         if stage == "fit" and found and not fast_dev_run(trainer):
             self.checkpoint = found[0]
@@ -160,7 +162,7 @@ class Saver(Callback):
         self._defer()
         _lightning.skip_sigterm_broadcast(trainer)
         _lightning.shorten_steps(trainer)
-        self._saved_at, self._step, self._flags = monotonic(), trainer.global_step, None
+        self._saved_at, self._flags = monotonic(), None
         self._repeats_steps = self._can_repeat(trainer, pl_module)
         trainer.callback_metrics.update(self._metrics)
         for name, gradient in self._accumulated.items():
@@ -219,7 +221,6 @@ class Saver(Callback):
         if self._resumed and (changing := accumulation_schedule(trainer)) is not None:
             changing.on_train_epoch_start(trainer)  # Lightning does not call this hook when resuming mid-epoch
         self._resumed = False
-        self._step = trainer.global_step
         if self._repeats_steps and batch_idx % trainer.accumulate_grad_batches == 0:
             self._before_step = batch_idx, [buffer.clone() for buffer in pl_module.buffers()]
 
@@ -289,13 +290,6 @@ class Saver(Callback):
             _lightning.set_should_stop(trainer, not within)
         self._cut_short = will_end(trainer) and not last
         return within
-
-    def _gradients(self, trainer: Trainer) -> dict[str, Tensor]:
-        """Return the gradients of a module with manual optimization that did not step in the last batch."""
-        module = trainer.lightning_module
-        if module.automatic_optimization or trainer.global_step != self._step:
-            return {}
-        return {name: weight.grad for name, weight in module.named_parameters() if weight.grad is not None}
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit":
@@ -408,7 +402,10 @@ class Saver(Callback):
             for name, weight in pl_module.named_parameters()
         }
         if not isinstance(pl_module, Task):
-            checkpoint |= {"batches": trainer.num_training_batches, "gradients": self._gradients(trainer)}
+            checkpoint["batches"] = trainer.num_training_batches
+        if not pl_module.automatic_optimization:  # each optimizer may be accumulating gradients
+            found = {name: weight.grad for name, weight in pl_module.named_parameters() if weight.grad is not None}
+            checkpoint["gradients"] = found
         if self._moment == "cut short":
             checkpoint["loops"]["fit_loop"] = self._counters
             checkpoint["ended"] = {"steps": _lightning.logged_steps(trainer), "epochs": trainer.current_epoch}
