@@ -41,7 +41,7 @@ from lit_engine.project import Project, is_debugging, program
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import iterate_changes
 from lit_engine.run.provenance import hide, provenance, versions
-from lit_engine.training.fork import Fork
+from lit_engine.training.fork import Fork, use_trained_weights
 from lit_engine.training.layout import warn_of_emulation
 from lit_engine.training.plain import builds_layers_later, complete_prediction
 from lit_engine.training.saver import Interrupted, Saver, Signals
@@ -310,7 +310,9 @@ class Session:
             different = check_fits(
                 model, content, self.checkpoint, self.cli.hyper_parameters, builds_layers_later(model)
             )
-            if self.command != "fit":
+            if self.command == "fit":
+                use_trained_weights(content, trainer.callbacks)  # type: ignore[attr-defined]
+            else:
                 print_once(f"checkpoint: {self.checkpoint}")
                 self.record.changed = different
             for line in different:

@@ -188,3 +188,12 @@ def test_early_stopping_without_patience_trains_until_the_first_worse_validation
                   enable_checkpointing=True)  # fmt: skip
     run.fit(task(), datamodule=Images())
     assert run.current_epoch == 2
+
+
+def test_the_best_score_is_kept_if_every_n_epochs_changes(trainer, tmp_path):
+    before = Checkpoint(monitor="val/loss", mode="min")
+    trainer(max_epochs=1, enable_checkpointing=True, callbacks=[Saver(), before]).fit(task(), datamodule=Images())
+    after, last = Checkpoint(monitor="val/loss", mode="min", every_n_epochs=2), tmp_path / "checkpoints" / "last.ckpt"
+    run = trainer(max_epochs=1, enable_checkpointing=True, callbacks=[Saver(), after])
+    run.fit(task(), datamodule=Images(), ckpt_path=last, weights_only=True)
+    assert after.best_model_score == before.best_model_score

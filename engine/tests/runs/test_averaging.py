@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 
 from helpers import TINY
 from lit_engine.checkpoints.average import average
@@ -38,6 +39,23 @@ def test_a_run_keeps_its_last_epochs_and_tests_their_mean(lit, workspace):
         # Batch norm's counts are not averaged.
         expected = (one[name] + two[name]) / 2 if value.is_floating_point() else one[name]
         torch.testing.assert_close(value, expected)
+
+
+class Start(Callback):
+    """Records the weights at the start of training."""
+
+    weights = None
+
+    def on_train_start(self, trainer, pl_module):
+        Start.weights = {name: value.clone() for name, value in pl_module.state_dict().items()}
+
+
+def test_a_run_resumed_without_its_average_continues_with_the_trained_weights(lit):
+    run = lit(f"{QUICK} -c ema --trainer.max_epochs=2 --model.schedulers=null").run
+    trained = read(run / "checkpoints" / "last.ckpt")["current_model_state"]
+    resumed = lit(f"fit {run} --epochs 3", ["--trainer.callbacks=[{class_path: test_averaging.Start}]"])
+    assert resumed.status == 0, resumed.err
+    torch.testing.assert_close(Start.weights, trained, rtol=0, atol=0)
 
 
 def test_complex_weights_are_averaged(tmp_path):

@@ -197,3 +197,11 @@ def test_a_run_gives_its_task_data_predictions_and_figures(lit, trained):
 ])  # fmt: skip
 def test_metrics_are_told_with_no_more_digits_than_they_have(value, text):
     assert join_metrics({"val/loss": value}, None) == f"val/loss {text}"
+
+
+def test_names_of_metrics_may_contain_any_line_separator(run):
+    (run.path / "metrics.csv").write_text("step,val/class_accuracy/a\u2028b\n3,0.5\n4,0.", encoding="utf-8")
+    assert run.history() == (
+        ["step", "val/class_accuracy/a\u2028b"],
+        [{"step": "3", "val/class_accuracy/a\u2028b": "0.5"}],
+    )

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any, Literal
@@ -71,6 +72,11 @@ class Checkpoint(ModelCheckpoint):
         if self.dirpath is None:
             self.dirpath = str(Path(trainer.default_root_dir) / "checkpoints")
         super().setup(trainer, pl_module, stage)
+
+    @property
+    def state_key(self) -> str:
+        """Lightning's key, but independent of `every_n_epochs`, so that this option may change in a resumed run."""
+        return re.sub(r"(?<='every_n_epochs': )\d+", "1", super().state_key)
 
     def keep_epoch(self, trainer: Trainer) -> None:
         """Keep `last.ckpt` as `epochNNN.ckpt` for the epoch that just ended, and delete files beyond `keep_last`."""

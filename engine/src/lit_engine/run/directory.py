@@ -257,7 +257,7 @@ class RunDir:
         if not file.exists():
             return [], []
         text = file.read_text(encoding="utf-8", errors="replace")
-        reader = csv.DictReader([line for line in text.splitlines(keepends=True) if line.endswith("\n")])
+        reader = csv.DictReader(re.findall(r".*\n", text))  # names may contain other line separators
         try:
             rows = [row for row in reader if int(row["step"]) >= 0]
         except (csv.Error, KeyError, TypeError, ValueError) as error:

@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ class Fork(Callback):
         """
         content, callbacks = self.content, trainer.callbacks  # type: ignore[attr-defined]
         if is_first() and (rows := self.parent.history()[1]) and (history := content.get("metrics_csv")):
-            lines = (self.parent.path / "metrics.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+            lines = re.findall(r".*\n", (self.parent.path / "metrics.csv").read_text(encoding="utf-8"))
             write_text(run / "metrics.csv", "".join(lines[: 1 + history["rows"]]))
             history["last"] = rows[: history["rows"]][-1:]  # may include means logged after the save
         found = iterate_changes(resolve_class_paths(self.parent.config())["model"], config["model"], "model")
@@ -70,8 +70,7 @@ class Fork(Callback):
         self._changed = [key for key, _, _ in found if not owns or key.split(".")[1].partition("[")[0] in owns]
         kept = {one.state_key for one in callbacks if not isinstance(one, ModelCheckpoint | EarlyStopping)}
         content["callbacks"] = {key: state for key, state in content["callbacks"].items() if key in kept}
-        if not any(isinstance(one, WeightAveraging) for one in callbacks) and "current_model_state" in content:
-            content["state_dict"] = content["current_model_state"]  # the trained weights instead of their average
+        use_trained_weights(content, callbacks)
         if self.trained is not None:  # between epochs, the data may change
             content.pop("batches", None)
             if "samples" in (state := content.get(type(data).__qualname__, {})):
@@ -136,3 +135,9 @@ def _fits(optimizer: Optimizer, saved: Mapping[str, Any]) -> bool:
     own, others, names = optimizer.param_groups, saved["param_groups"], optimizer.defaults.keys()
     sizes = [[len(group["params"]) for group in groups] for groups in (own, others)]
     return sizes[0] == sizes[1] and all(names <= group.keys() for group in others)
+
+
+def use_trained_weights(content: dict[str, Any], callbacks: Iterable[Callback]) -> None:
+    """Replace the averaged weights in a checkpoint with the trained weights if no callback continues the average."""
+    if "current_model_state" in content and not any(isinstance(one, WeightAveraging) for one in callbacks):
+        content["state_dict"] = content.pop("current_model_state")
