@@ -390,6 +390,33 @@ class Keeping(Data):
         sampler = torch.utils.data.RandomSampler(range(300), replacement=True, num_samples=10**6)
         return MultiEpochs(super().train_dataloader().dataset, batch_size=32, sampler=sampler)
 
+class Scaled(Classifier):  # float32 rounds these outputs by more than 0.01
+    def forward(self, x):
+        y = self.model(x)
+        return {"scaled": 1e6 * y, "masked": y.masked_fill(y > 0, -torch.inf), "bias": self.model[0].bias.sum()}
+
+    def training_step(self, batch, batch_idx):
+        return self.model(batch[0]).square().mean()
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.training_step(batch, batch_idx))
+
+class Recurrent(Scaled):
+    def __init__(self):
+        super().__init__()
+        self.model = torch.nn.LSTM(5, 3, batch_first=True)
+
+    def forward(self, x):
+        h, (state, _) = self.model(x.unflatten(1, (-1, 5)))
+        return h, state
+
+    def training_step(self, batch, batch_idx):
+        return self(batch[0])[0].square().mean()
+
+class Lengths(Data):
+    def predict_dataloader(self):
+        return torch.utils.data.DataLoader([(torch.ones(5 * (1 + k // 8)), 0) for k in range(16)], batch_size=8)
+
 class Quiet(Classifier):
     def validation_step(self, batch, batch_idx):
         self.log("val_acc", 0.5)
@@ -429,6 +456,18 @@ def test_unusual_code_works_or_gets_one_line(lit, unusual):
     run = lit(f"{fit} --model metric_objects.Classifier --data unusual.Positional").run
     for again in (f"predict --run {run}", f"export {run}"):
         assert "pass its arguments by name (batch_size=32)" in line_of_error(lit(again))
+
+
+@pytest.mark.parametrize("name", ["Scaled", "Recurrent"])
+def test_any_output_of_forward_can_be_exported(lit, unusual, name):
+    run = lit(f"fit --model unusual.{name} --data metric_objects.Data --trainer.max_epochs=1").run
+    exported = lit(f"export {run}")
+    assert exported.status == 0, exported.err
+
+
+def test_inputs_of_other_lengths_than_the_first_are_an_error_of_one_line(lit, unusual):
+    run = lit("fit --model unusual.Recurrent --data unusual.Lengths --trainer.max_epochs=1").run
+    assert "the file rejects a batch" in line_of_error(lit(f"export {run}"))
 
 
 @pytest.mark.parametrize("data", ["Streaming", "Keeping"])

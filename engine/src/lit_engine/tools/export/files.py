@@ -86,10 +86,9 @@ class Exporter:
             else:
                 files = [f"{name}.{format}" for name in made.parts]
                 parts = zip(programs.items(), made.parts.values(), files, strict=True)
-                runs = {
-                    name: run_in_two_batches(WRITERS[format](p, part, text, folder / file))
-                    for (name, p), part, file in parts
-                }
+                runs = {name: WRITERS[format](p, part, text, folder / file) for (name, p), part, file in parts}
+                if hasattr(task, "exported"):
+                    runs = {name: run_in_two_batches(run) for name, run in runs.items()}
             notes |= dict.fromkeys(files, self._compare(made, runs, format))
         for name, content in {"model.json": text, **(made.with_onnx if "onnx" in formats else {})}.items():
             (folder / name).write_text(content, encoding="utf-8")
@@ -102,7 +101,14 @@ class Exporter:
         return sum(len(next(iter(get_example_inputs(self.task, batch).values()))) for batch, _ in self.seen)
 
     def _compare(self, made: Exported, runs: Mapping[str, Run], format: str) -> str:
-        found = torch.tensor([made.difference(runs, batch, rows) for batch, rows in self.seen])
+        try:
+            found = torch.tensor([made.difference(runs, batch, rows) for batch, rows in self.seen])
+        except AssertionError as error:
+            why = str(error).partition("\n")[0]
+            raise UserError(
+                f"{format}: the file rejects a batch, because the shapes of inputs may differ only in the number of "
+                f"samples ({why}). If all inputs will have equal shapes, set example_input_array"
+            ) from error
         compared = "`predict`" if hasattr(self.task, "exported") else "`forward`"
         what = f"differs from {compared} by at most {found.max():.1g} ({made.unit}; {self._samples()} samples)"
         if not found.max() <= MOST:  # also true for NaN
