@@ -174,6 +174,14 @@ def test_scores_of_a_regression_are_those_of_scikit_learn(make_run, say):
     assert first_score(say, "rmse/u") == pytest.approx(metrics.root_mean_squared_error(true[:, 0], found[0][:, 0]))
 
 
+def test_a_target_named_loss_does_not_change_the_direction(make_run, say):
+    for name, error in (("a", 1), ("b", 0)):
+        rows = [f"{i},{i + error * (-1) ** i},{i},{i},{i}" for i in range(9)]
+        write(make_run(name), "index,prediction/loss,prediction/gain,target/loss,target/gain", rows)
+    for metric, direction in (("r2/loss", "higher"), ("mae/loss", "lower"), ("mae/gain", "lower")):
+        assert f"{metric} ({direction} is better)" in say(f"compare runs/x/a runs/x/b --test {metric}")[1]
+
+
 def test_columns_of_the_input_do_not_change_what_is_compared(make_run, say):
     header = "index,source,labels,target_price,prediction,target"
     for name, prediction in (("a", 2), ("b", 1)):

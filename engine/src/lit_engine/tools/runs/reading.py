@@ -99,7 +99,9 @@ class Run:
 def lower_is_better(run: Run, name: str) -> bool:
     """Return whether lower values of a metric are better, inferred from the name unless the metric is monitored."""
     is_monitored = run.monitor is not None and strip_stage(run.monitor) == strip_stage(name)
-    return not run.maximize if is_monitored else bool(LOWER_IS_BETTER.search(name))
+    if is_monitored:
+        return not run.maximize
+    return not name.startswith("r2/") and bool(LOWER_IS_BETTER.search(name))  # the rest is the name of a target
 
 
 def find_monitor(options: Mapping[str, Any]) -> tuple[str | None, bool]:
