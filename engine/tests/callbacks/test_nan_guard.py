@@ -84,6 +84,15 @@ def test_it_changes_nothing_else(trainer):
     assert torch.equal(*trained)
 
 
+def test_finite_gradients_whose_norm_overflows_are_clipped(trainer):
+    module = task()
+    module.training_step = lambda batch, batch_idx: 1e22 * module(batch[0]).sum()
+    before = module.net.head.weight.detach().clone()
+    trainer(max_steps=1, callbacks=[NaNGuard()], gradient_clip_val=1.0).fit(module, datamodule=Images())
+    assert torch.equal(module.net.head.weight, before)  # as with torch's clip_grad_norm_
+    assert module.net.head.weight.grad.isfinite().all()
+
+
 def test_accumulated_batches_are_all_named(trainer):
     with pytest.raises(NonFiniteError) as caught:
         trainer(max_epochs=4, callbacks=[NaNGuard()], accumulate_grad_batches=2).fit(task(), datamodule=Images())

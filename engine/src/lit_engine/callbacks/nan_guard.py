@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
@@ -35,8 +36,10 @@ class NaNGuard(Callback):
         gradients = {name: p.grad for name, p in pl_module.named_parameters() if p.grad is not None}
         if not gradients or scales_loss(trainer):
             return
-        norms = compute_norms(local_shards(gradients.values()))
-        bad = norms.isfinite().logical_not().float()
+        shards = local_shards(gradients.values())
+        bad = compute_norms(shards).isfinite().logical_not().float()
+        if bad.any():  # The norm of finite gradients may overflow.
+            bad = torch.stack([one.isfinite().all() for one in shards]).logical_not().float()
         if trainer.world_size > 1:  # shards differ between processes, but all processes must save
             bad = all_reduced(bad, "MAX")
         if not bad.any():

@@ -237,8 +237,9 @@ def total_norm(tensors: Iterable[Tensor]) -> Tensor:
 def clip_norm(gradients: list[Tensor], largest: float) -> None:
     """Clip gradients like `torch.nn.utils.clip_grad_norm_`, but support a mix of sharded and unsharded tensors.
 
-    If the norm is not finite, gradients stay unchanged, so that `NaNGuard` can find the gradients that caused this.
+    If the norm is NaN, gradients stay unchanged. If it is infinite, finite gradients become 0 and infinite ones NaN. In
+    both cases, `NaNGuard` can still find the gradients that are not finite.
     """
     if gradients:
         factor = (largest / (total_norm(gradients) + 1e-6)).clamp(max=1.0)
-        multiply_all(local_shards(gradients), torch.where(factor > 0, factor, 1.0))
+        multiply_all(local_shards(gradients), torch.where(factor.isnan(), 1.0, factor))
