@@ -1,10 +1,10 @@
-"""Class weights, calibration bins, and the views of test-time augmentation."""
+"""Class weights, calibration bins, double precision, and the views of test-time augmentation."""
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from classifier_data import NAMES, classifier
+from classifier_data import NAMES, Images, classifier
 from lit_project.models.losses import FocalLoss, WeightedCrossEntropy
 from lit_project.tasks.classification_results import Calibration
 from lit_project.tasks.test_time_augmentation import views
@@ -16,6 +16,7 @@ def test_weights_are_by_name():
     for options, message in (
         ({"class_weights": {"nobody": 1.0}}, "there is no class 'nobody'"),
         ({"class_weights": {first: 0.0}}, f"the weight of '{first}' must be above 0"),
+        ({"class_weights": {first: float("inf")}}, "above 0 and finite, got inf"),
         ({"class_weights": {first: 2.0}, "loss": FocalLoss()}, "class_weights is only for the default loss"),
         ({"label_smoothing": 1.5}, r"label_smoothing must be in \[0, 1\], got 1.5"),
         ({"loss": FocalLoss(weight=[1.0, 2.0])}, f"2 weights for {len(NAMES)} classes"),
@@ -29,6 +30,14 @@ def test_shifted_views_move_the_image_by_as_many_pixels_into_each_corner():
     image[..., 4, 4] = 1
     places = [divmod(int(view.flatten().argmax()), 9) for view in views(image, shift=2)]
     assert places == [(4, 4), (6, 6), (6, 2), (2, 6), (2, 2)]
+
+
+def test_evaluation_keeps_double_precision(trainer):
+    task = classifier(test_time_flips=["horizontal"])
+    found = trainer(precision="64-true").validate(task, datamodule=Images(), verbose=False)[0]["val/loss"]
+    images, targets = Images().floats("val")
+    assert found == pytest.approx(F.cross_entropy(task(images.double()), targets).item(), rel=1e-12)
+    assert task.test_logits(images).dtype == torch.double
 
 
 def test_calibration_has_15_bins_of_equal_width():

@@ -144,6 +144,13 @@ def test_penalty_is_the_sum_over_weights():
     assert WeightPenalty(l1=1, l2=1)(net.requires_grad_(False)).item() == 0
 
 
+@pytest.mark.parametrize("penalty", [None, WeightPenalty(l2=0.1)])
+def test_sums_in_half_precision_are_not_rounded(penalty):
+    task, images, targets = classifier(penalty=penalty).half(), torch.zeros(999, 1, 4, 4), torch.arange(999) % K
+    task.training_step((images, targets), 0)
+    assert task.running.means()["loss"] == task.loss(task(images), targets).item()
+
+
 def test_half_the_l2_penalty_is_weight_decay_under_sgd(trainer):
     trained = []
     decaying = partial(torch.optim.SGD, lr=0.1, weight_decay=0.1)

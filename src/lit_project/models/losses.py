@@ -110,7 +110,7 @@ class WeightPenalty:
     def __call__(self, module: nn.Module) -> Tensor:
         """Return the penalty for a module's weights as a scalar, which is 0 if no weight is trainable."""
         weights = [p for p in module.parameters() if p.requires_grad and p.ndim > 1]
-        total = torch.zeros((), device=next((p.device for p in module.parameters()), None))
+        total = torch.zeros((), device=next((p.device for p in module.parameters()), None), dtype=torch.float32)
         if self.l1:
             total = total + self.l1 * sum(w.abs().sum() for w in weights)
         if self.l2:
@@ -155,8 +155,8 @@ def weights_by_class(given: Mapping[str, float], class_names: Sequence[str]) -> 
             near = get_close_matches(name, class_names, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ValueError(f"class_weights: there is no class {name!r}{hint}")
-        if not weight > 0:
-            raise ValueError(f"class_weights: the weight of {name!r} must be above 0, got {weight}")
+        if not 0 < weight < float("inf"):
+            raise ValueError(f"class_weights: the weight of {name!r} must be above 0 and finite, got {weight}")
     return [given.get(name, 1.0) for name in class_names]
 
 

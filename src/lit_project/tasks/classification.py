@@ -11,7 +11,7 @@ from lit_engine.errors import UserError
 from lit_engine.training.exact import Totals
 from lit_engine.training.schedules import OptimizerFactory, build_optimizer, build_schedulers
 from lit_engine.training.task import Task
-from lit_project.models.losses import WeightPenalty, build_loss, remove_smoothing
+from lit_project.models.losses import WeightPenalty, at_least_float32, build_loss, remove_smoothing
 from lit_project.tasks.classification_results import (
     Calibration,
     accuracies,
@@ -94,7 +94,7 @@ class Classifier(Task):
     def evaluation_step(self, batch: Any, split: str) -> dict[str, Tensor]:
         """Add a batch to the sums. Return `logits` `(B, num_classes)` and `targets` `(B,)` for callbacks."""
         inputs, targets = batch[0], batch[1]
-        logits = self(inputs).float() if split == "val" else self.test_logits(inputs)
+        logits = at_least_float32(self(inputs)) if split == "val" else self.test_logits(inputs)
         sums = {}
         if self.top_k > 1:
             sums[f"top{self.top_k}_accuracy"] = (logits.topk(self.top_k).indices == targets[:, None]).sum()
@@ -124,11 +124,11 @@ class Classifier(Task):
         return outputs["logits"].softmax(dim=1), outputs["targets"]
 
     def test_logits(self, inputs: Tensor) -> Tensor:
-        """Return the logits for `test` and `predict`, float32 `(B, num_classes)`."""
-        return self(inputs).float()
+        """Return the logits for `test` and `predict`, at least float32, `(B, num_classes)`."""
+        return at_least_float32(self(inputs))
 
     def probabilities(self, inputs: Tensor) -> Tensor:
-        """Return the class probabilities for `test` and `predict`, float32 `(B, num_classes)`."""
+        """Return the class probabilities for `test` and `predict`, at least float32, `(B, num_classes)`."""
         return self.test_logits(inputs).softmax(dim=1)
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:
@@ -220,7 +220,7 @@ class ImageClassifier(Classifier):
         if self.mixing is not None and self.mixing.is_active(self.current_epoch, self.epochs):
             images, targets = self.mixing(images, targets, len(self.class_names))
         logits = self(images)
-        loss, size = self.loss(logits, targets), len(targets)
+        loss, size = at_least_float32(self.loss(logits, targets)), len(targets)
         classes = logits.detach().argmax(dim=1)
         correct = (classes == targets).sum() if targets.ndim == 1 else targets.gather(1, classes[:, None]).sum()
         if self.penalty is None:

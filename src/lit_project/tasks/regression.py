@@ -11,6 +11,7 @@ from lit_engine.errors import UserError
 from lit_engine.training.exact import Totals
 from lit_engine.training.schedules import OptimizerFactory, build_optimizer, build_schedulers
 from lit_engine.training.task import Task
+from lit_project.models.losses import at_least_float32
 
 if TYPE_CHECKING:
     from lit_engine.tools.export.parts import Exported
@@ -111,7 +112,7 @@ class Regressor(Task):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return predictions `(B, T)` for features `(B, F)`, both in their original units."""
-        return self.outputs(features).float() * self.target_std + self.target_mean
+        return at_least_float32(self.outputs(features)) * self.target_std + self.target_mean
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer and its schedulers. If there are several schedulers, their factors are multiplied."""
@@ -131,7 +132,7 @@ class Regressor(Task):
     def evaluation_step(self, batch: Any, split: str) -> dict[str, Tensor]:
         """Add a batch to the sums. Return `predictions` and `targets` `(B, T)` in original units."""
         features, targets = batch[0], batch[1]
-        outputs = self.outputs(features).float()
+        outputs = at_least_float32(self.outputs(features))
         predictions = outputs * self.target_std + self.target_mean
         true, error = _double(targets), _double(predictions) - _double(targets)
         # Standardised targets have the same R² and are close to zero, so no digits are lost in SS_tot.

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lit_project.models.losses import at_least_float32
+
 Flip = Literal["horizontal", "vertical"]
 AXES = {"horizontal": -1, "vertical": -2}
 
@@ -35,7 +37,7 @@ def views(images: Tensor, flips: Sequence[Flip] = (), shift: int = 0) -> Iterato
 
 def mean_logits(net: Callable[[Tensor], Tensor], images: Tensor, flips: Sequence[Flip] = (), shift: int = 0) -> Tensor:
     """Return the log of the mean probabilities over all `views`, `(B, K)`. If there is one view, return its logits."""
-    logits = [net(view).float() for view in views(images, flips, shift)]
+    logits = [at_least_float32(net(view)) for view in views(images, flips, shift)]
     if len(logits) == 1:
         return logits[0]
     return torch.stack([one.log_softmax(dim=1) for one in logits]).logsumexp(dim=0) - math.log(len(logits))

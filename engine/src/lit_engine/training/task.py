@@ -224,7 +224,8 @@ class Task(_lightning.QuickModule):
                 if the batch was already counted. Use `add_sums` for additional sums.
         """
         if "loss" not in sums:
-            sums = {"loss": mean.detach() * count, **sums}
+            wide = torch.promote_types(mean.dtype, torch.float32)  # half precision would overflow or round the sum
+            sums = {"loss": mean.detach().to(wide) * count, **sums}
         if self._counted and not (self.trainer.training and self._may_compute_again()):
             raise ValueError("step was called twice for a batch, which would count it twice: use add_sums instead")
         trainer = _lightning.trainer_of(self)
