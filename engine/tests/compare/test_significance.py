@@ -276,6 +276,17 @@ def test_folds_are_paired_and_their_seeds_averaged(make_run, say):
     assert (status, "(corrected t test for folds)" in out, "3 folds" in out) == (0, True, True)
 
 
+def test_an_incomplete_last_epoch_does_not_change_the_overlap_of_folds(make_run, say):
+    values = [[0.3, 0.4, 0.5], [0.2, 0.35, 0.41]]
+    for name, losses in zip("ab", values, strict=True):
+        for fold, loss in enumerate(losses):
+            config = {**make_run.config, "data": {"class_path": "p.Data", "init_args": {"folds": 3, "fold": fold}}}
+            run = make_run(f"{name}/{fold}", config=config, test={"test/loss": loss, "test/samples": 100})
+            (run / "metrics.csv").write_text("epoch,step,train/samples\n0,10,300\n1,12,64\n")
+    found = json.loads(say("compare runs/x/a runs/x/b --test loss --json")[1])["tests"][0]
+    assert found["p"] == pytest.approx(paired_runs(*values, overlap=100 / 300).p)
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -147,8 +147,9 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
     means = np.array([np.mean(pairs, axis=0) for pairs in values.values()])
     overlap = None
     if is_folds:
-        known = {n.partition("/")[2]: v for n, v in one.metrics.items() if get_stage(n) == "train"}
-        sizes = [(one.metrics.get(f"test/{unit}"), known.get(unit)) for unit in ("tokens", "pixels", "samples")]
+        # The last epoch may be incomplete.
+        known = {unit: [*one.curve(f"train/{unit}", "step").values()] for unit in ("tokens", "pixels", "samples")}
+        sizes = [(one.metrics.get(f"test/{unit}"), max(counts, default=0)) for unit, counts in known.items()]
         overlap = next((test / train for test, train in sizes if test and train), 1 / (len(values) - 1))
     elif len(keys) < PERMUTED:
         notes.append(f"with at least {PERMUTED} seeds, a permutation test is used, which does not assume normality")
