@@ -26,7 +26,7 @@ def log_probability(net, source, lengths, tokens):
 
 
 def near(value):
-    return pytest.approx(value, rel=0, abs=2e-5)
+    return pytest.approx(value, rel=0, abs=1e-10)
 
 
 def same(found, expected):

@@ -116,7 +116,7 @@ def greedy(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decoding) ->
     size, device = len(memory.states), memory.states.device
     state = net.start(memory)
     tokens_BT = torch.full((size, int(limits_B.max()) + 1), BOS, device=device)
-    total_B = torch.zeros(size, device=device)
+    total_B = torch.zeros(size, device=device, dtype=torch.promote_types(memory.states.dtype, torch.float32))
     open_O = torch.arange(size, device=device)  # Only unfinished sentences are decoded.
     for step in range(1, tokens_BT.shape[1]):
         decoded = net.decode(tokens_BT[open_O, step - 1 : step], state, memory)
