@@ -51,15 +51,16 @@ def test_inverse_square_root(train):
         train(Schedule(partial(InverseSqrtLR, warmup_steps=0), "step"))
 
 
-def test_one_cycle(train):
+@pytest.mark.parametrize("pct_start", [0.4, 1 / 11])
+def test_one_cycle(train, pct_start):
     steps = 10
     momentum = partial(torch.optim.SGD, lr=LR, momentum=0.5)
-    task = train(Schedule(partial(OneCycleLR, pct_start=0.4), "step"), optimizer=momentum)
+    task = train(Schedule(partial(OneCycleLR, pct_start=pct_start), "step"), optimizer=momentum)
     total = steps + 1  # like the cosine, the curve reaches its last value when the run ends
-    peak = 0.4 * total - 1
+    peak = pct_start * total - 1
     rates, momenta = [], []
     for step in range(steps):
-        up = step <= peak
+        up = step < peak
         phase = step / peak if up else (step - peak) / (total - 1 - peak)
         ends = (LR / 25, LR) if up else (LR, LR / 25 / 1e4)
         rates.append(cosine(phase, 1, *ends))

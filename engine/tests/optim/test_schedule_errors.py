@@ -51,12 +51,6 @@ def sequence(*milestones, schedulers=(LinearLR, CosineAnnealingLR)):
     return Schedule(partial(SequentialLR, schedulers=schedulers, milestones=milestones), "step")
 
 
-def test_a_cycle_that_rises_for_no_step(trainer):
-    schedule = Schedule(partial(OneCycleLR, cycle_momentum=False, pct_start=0.5), "step")
-    with pytest.raises(UserError, match=r"schedulers\[0\]: .*division by zero"):
-        trainer(max_steps=1).fit(Line([schedule]), DataLoader(torch.ones(10, 2)))
-
-
 def test_milestone_beyond_the_run(error_of):
     assert error_of(sequence(10)) == "milestone 10 of SequentialLR is not within the run, which ends at 10"
     assert "which ends at 5" in error_of(sequence(6), accumulate_grad_batches=2)

@@ -96,18 +96,24 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         optimizer: provided by the task.
         max_lr: peak rate. Default: the optimizer's rate for each parameter group. A single number applies to the group
             with the largest rate, and the peak rates of the other groups are scaled in proportion.
+        pct_start: fraction of the run until the peak.
         kwargs: other arguments of torch's OneCycleLR.
     """
 
-    def __init__(self, optimizer: Optimizer, max_lr: float | list[float] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, optimizer: Optimizer, max_lr: float | list[float] | None = None, pct_start: float = 0.3, **kwargs: Any
+    ) -> None:
         rates = [group["lr"] for group in optimizer.param_groups]
         if isinstance(max_lr, float | int) and max(rates) > 0:
             max_lr = [max_lr * (rate / max(rates)) for rate in rates]
+        # Lightning steps the scheduler once more after the last update. Without + 1, torch would raise an error.
+        total = horizon() + 1
         super().__init__(
             optimizer,
             max_lr=rates if max_lr is None else max_lr,
-            # Lightning steps the scheduler once more after the last update. Without + 1, torch would raise an error.
-            total_steps=horizon() + 1,
+            total_steps=total,
+            # If the first phase had a length of exactly 0, torch would divide by it.
+            pct_start=pct_start * (1 - 1e-9) if pct_start * total == 1 else pct_start,
             # A config cannot set these two arguments, because torch would ignore them.
             epochs=None,
             steps_per_epoch=None,
