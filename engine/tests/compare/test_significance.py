@@ -182,6 +182,19 @@ def test_a_target_named_loss_does_not_change_the_direction(make_run, say):
         assert f"{metric} ({direction} is better)" in say(f"compare runs/x/a runs/x/b --test {metric}")[1]
 
 
+def test_resamples_with_a_constant_target_are_not_in_the_interval(make_run, say):
+    for name, predictions in (("a", (1, 2, 4)), ("b", (2, 2, 2))):
+        rows = [f"{i},{p},{t}" for i, (p, t) in enumerate(zip(predictions, (1, 2, 4), strict=True))]
+        write(make_run(name), "index,prediction,target", rows)
+    assert json.loads(say("compare runs/x/a runs/x/b --test r2 --json")[1])["tests"][0]["high"] < -0.9
+
+
+def test_equal_outputs_are_not_significant():
+    values = with_count(np.arange(9.0))
+    found = resample(values, values, mean, 99)
+    assert (found.p, found.others) == (1, {"paired bootstrap": 1})
+
+
 def test_columns_of_the_input_do_not_change_what_is_compared(make_run, say):
     header = "index,source,labels,target_price,prediction,target"
     for name, prediction in (("a", 2), ("b", 1)):
@@ -297,7 +310,7 @@ def test_an_incomplete_last_epoch_does_not_change_the_overlap_of_folds(make_run,
         ("a short --test acuracy", "different test sets"),
         ("bare bare --test error", "may have different test sets, because their predictions have no column target"),
         ("a a --test acuracy", "did you mean accuracy?"),
-        ("a a --test loss", "(available: accuracy, f1, iou, r2, mse, rmse, mae, prediction)"),
+        ("a a --test loss", "(available: accuracy, f1, iou, mse, rmse, mae, prediction)"),
         ("a a --test bleu", "the predictions of runs/x/a have no column references"),
         ("a a --test val/accuracy", "use --test accuracy"),
         ("a pair --test loss", "at least two common seeds or folds"),
@@ -305,6 +318,7 @@ def test_an_incomplete_last_epoch_does_not_change_the_overlap_of_folds(make_run,
         ("a a --test accuracy/cat", "--test accuracy/cat cannot be computed from predictions"),
         ("a a --test mse/height", "--test mse/height cannot be computed from predictions"),
         ("nan nan --test mae", "the predictions of runs/x/nan contain NaN or infinity in prediction"),
+        ("a a --test r2", "the metric is undefined for these samples, like R² of a constant target"),
         ("pair bad --test loss", "loss must be finite: it is 0.7 in runs/x/pair/1 and nan in runs/x/bad/1"),
     ],
 )  # fmt: skip

@@ -40,6 +40,10 @@ class Samples:
     values: tuple[Floats, Floats]
     is_binary: bool = False
 
+    def __post_init__(self) -> None:
+        if not all(np.isfinite(self.score(sums.sum(axis=0))) for sums in (self.a, self.b)):
+            raise UserError("--test: the metric is undefined for these samples, like R² of a constant target")
+
     def outcome(self) -> Outcome:
         return mcnemar(*self.values) if self.is_binary else resample(self.a, self.b, self.score)
 
@@ -175,10 +179,14 @@ def _classes(kind: str, a: Table, b: Table) -> Samples:
 
 
 def _mean_ratio(above: Floats, below: Floats) -> Floats:
-    """Divide elementwise and average over the last axis. Elements whose denominator is not positive are ignored."""
+    """Divide elementwise and average over the last axis, ignoring elements whose denominator is not positive.
+
+    If all elements are ignored, the result is NaN.
+    """
     counted = below > 1e-12
     ratios = np.divide(above, below, out=np.zeros_like(below), where=counted)
-    return ratios.sum(axis=-1) / np.maximum(counted.sum(axis=-1), 1)
+    count = counted.sum(axis=-1)
+    return ratios.sum(axis=-1) / np.where(count, count, np.nan)
 
 
 def _regression(kind: str, part: str, a: Table, b: Table) -> Samples:
