@@ -216,7 +216,7 @@ class Translator(Task):
             self._baselines[key] = baselines(self.rows, self.target_language)
         return {
             **means,
-            "perplexity": float(torch.tensor(means["loss"]).exp()),
+            "perplexity": float(torch.tensor(means["loss"], dtype=torch.double).exp()),
             **found,
             **self._baselines[key],
             "samples": float(len(self.rows)),
