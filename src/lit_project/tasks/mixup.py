@@ -48,7 +48,7 @@ class Mixing:
 
     def __call__(self, images: Tensor, targets: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
         """Mix float images `(B, C, H, W)` and int64 targets `(B,)`. Returns images and probabilities `(B, K)`."""
-        target_BK = F.one_hot(targets, num_classes).to(images.dtype)
+        target_BK = F.one_hot(targets, num_classes).to(torch.promote_types(images.dtype, torch.float32))
         mix, cut = torch.rand(2).tolist()
         if mix >= self.probability:
             return images, target_BK
@@ -56,14 +56,14 @@ class Mixing:
         alpha = self.cutmix_alpha if use_cutmix else self.mixup_alpha
         # Beta does not support half precision, which is the default dtype with the precision bf16-true or 16-true.
         beta = torch.distributions.Beta(*torch.full((2,), alpha, dtype=torch.float32))
-        share_B = beta.sample((len(images),)).to(images, non_blocking=True)
+        share_B = beta.sample((len(images),)).to(target_BK, non_blocking=True)
         partner_B = torch.randperm(len(images)).to(images.device, non_blocking=True)
         if use_cutmix:
             inside_BHW, share_B = rectangles(share_B, images.shape[2], images.shape[3])
             images = torch.where(inside_BHW[:, None], images[partner_B], images)
         else:
             weight = share_B[:, None, None, None]
-            images = weight * images + (1 - weight) * images[partner_B]
+            images = (weight * images + (1 - weight) * images[partner_B]).to(images.dtype)
         return images, share_B[:, None] * target_BK + (1 - share_B[:, None]) * target_BK[partner_B]
 
 
