@@ -56,7 +56,7 @@ def lowercase_tokenised_bleu(
     Args:
         hypotheses: one translation per sentence.
         references: one or more references per sentence.
-        language: two-letter language code. Unknown languages use the English rules, and languages in `UNSPACED` are
+        language: two-letter language code. Unknown languages use general rules, and languages in `UNSPACED` are
             tokenised as in `corpus_scores`.
     """
     from sacrebleu.metrics import BLEU

@@ -49,8 +49,9 @@ class EMA(Average):
     """Exponential moving average of the weights (Tarvainen & Valpola 2017).
 
     Each step updates the average `a` to d a + (1 - d) w, where w denotes the current weights. After n steps, d is the
-    minimum of `decay` and (1 + n) / (10 + n), as in TensorFlow's `ExponentialMovingAverage`. With a constant d of
-    0.999, as in Lightning's `EMAWeightAveraging`, the initial weights would dominate the average for hundreds of steps.
+    minimum of `decay` and (1 + n) / (10 + n), as in TensorFlow's `ExponentialMovingAverage`, but 0 in the first step.
+    With a constant d of 0.999, as in Lightning's `EMAWeightAveraging`, the initial weights would dominate the average
+    for hundreds of steps.
 
     Args:
         decay: the value of d after many steps. The average covers about the last 1 / (1 - d) steps.
