@@ -61,6 +61,12 @@ def test_focal_loss_of_a_certain_sample_is_zero_and_flat(gamma):
     assert logits.grad.tolist() == [[0, 0, 0]]
 
 
+@pytest.mark.parametrize("make", [lambda: FocalLoss(gamma=-1.0), lambda: SmoothedCrossEntropy(-0.1)])
+def test_negative_options_are_rejected(make):
+    with pytest.raises(ValueError, match=r"(gamma|smoothing) must be"):
+        make()
+
+
 @pytest.mark.parametrize("loss", [WeightedCrossEntropy([1, 5]), FocalLoss(weight=[1, 5])])
 def test_each_class_needs_a_weight(loss):
     with pytest.raises(ValueError, match="the loss has 2 weights for 3 classes"):

@@ -112,13 +112,17 @@ def test_both_states_are_in_the_checkpoint(trainer, tmp_path):
     assert difference(whole, resumed.state_dict()) == 0
 
 
-def test_scaled_losses_are_refused(trainer):
+def test_unsupported_options_are_refused(trainer):
     plugin = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
     data = few(batch_size=4, seed=1)
     with pytest.raises(UserError, match="bf16-mixed"):
         trained(trainer, of_parts(data), data, plugins=[plugin])
     with pytest.raises(ValueError, match="accumulate must be at least 1, got -2"):
         of_parts(data, accumulate=-2)
+    with pytest.raises(ValueError, match="clip_norm must be above 0, got 0"):
+        of_parts(data, clip_norm=0)
+    with pytest.raises(UserError, match="decoder uses LBFGS"):
+        trained(trainer, of_parts(data, parts=parts(decoder=torch.optim.LBFGS)), data)
 
 
 def test_the_guard_sees_the_gradients_of_every_optimizer(trainer):

@@ -96,3 +96,12 @@ def test_an_option_that_the_optimizer_does_not_know_is_an_error():
     groups = ParameterGroups([Group("head", ["head"], options={"weigth_decay": 0.5})])(net())
     with pytest.raises(UserError, match=r"SGD has no option 'weigth_decay'; did you mean weight_decay\?"):
         build_optimizer(partial(torch.optim.SGD, lr=0.1), groups)
+
+
+@pytest.mark.parametrize("group", [
+    Group("head", ["head"], lr_factor=-1.0),
+    Group("head", ["head"], options={"weight_decay": float("nan")}),
+])  # fmt: skip
+def test_a_rate_that_is_negative_or_no_number_is_an_error(group):
+    with pytest.raises(UserError, match=r"(lr_factor|weight_decay) must be at least 0, got (-1.0|nan)"):
+        optimizer(net(), ParameterGroups([group]))

@@ -60,7 +60,7 @@ def test_milestone_beyond_the_run(error_of):
 
 
 def test_milestones_that_do_not_ascend(error_of):
-    for milestones in ((3, 3), (0.5, 0.3), (-1, 3), (0.5, 3), (3,)):
+    for milestones in ((3, 3), (0.5, 0.3), (-1, 3), (0.5, 3), (3,), (1.5, 3)):
         message = error_of(sequence(*milestones, schedulers=[LinearLR, PolynomialLR, CosineAnnealingLR]))
         assert "the milestones of SequentialLR must be positive and ascending" in message
         assert str(list(milestones)) in message

@@ -29,6 +29,8 @@ class SmoothedCrossEntropy(nn.CrossEntropyLoss):
     """
 
     def __init__(self, smoothing: float = 0.1) -> None:
+        if not 0 <= smoothing < 1:
+            raise ValueError(f"smoothing must be in [0, 1), got {smoothing}")
         super().__init__(label_smoothing=smoothing)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
@@ -81,6 +83,8 @@ class FocalLoss(nn.Module):
 
     def __init__(self, gamma: float = 2.0, weight: list[float] | None = None) -> None:
         super().__init__()
+        if not gamma >= 0:
+            raise ValueError(f"gamma must be at least 0, got {gamma}")
         self.gamma = gamma
         self.register_buffer("weight", None if weight is None else torch.tensor(weight), persistent=False)
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from torch import Tensor
+from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lit_engine.distributed.sharding import clip_norm, gradients
@@ -61,6 +62,8 @@ class SeveralOptimizers(Task):
             raise ValueError("parts is empty: add at least one part")
         if accumulate < 1:
             raise ValueError(f"accumulate must be at least 1, got {accumulate}")
+        if clip_norm is not None and not clip_norm > 0:
+            raise ValueError(f"clip_norm must be above 0, got {clip_norm}")
         super().__init__(optimizer=parts[0].optimizer, schedulers=None, parameter_groups=None, **kwargs)
         self.automatic_optimization = False
         self.parts = parts
@@ -86,6 +89,8 @@ class SeveralOptimizers(Task):
             if part.name not in by_name:
                 raise UserError(f"parts: {part.name} has no trainable parameters")
             optimizer = build_optimizer(part.optimizer, [by_name[part.name]])
+            if isinstance(optimizer, LBFGS):
+                raise UserError(f"parts: {part.name} uses LBFGS, which evaluates the loss several times per step")
             schedules = build_schedulers(part.schedulers, optimizer, self.length)
             if any("monitor" in config and config["interval"] == "step" for config in schedules):
                 raise UserError(f"parts: a schedule of {part.name} monitors a metric: set its interval to epoch")

@@ -140,9 +140,11 @@ def layers(module: nn.Module, path: str = "") -> list[str]:
 
 
 def check_options(groups: Iterable[Any], optimizer: Optimizer) -> None:
-    """Raise UserError if a group has an unknown option, which its optimizer would ignore."""
+    """Raise UserError if a group has a negative rate, or an unknown option, which its optimizer would ignore."""
     for group in groups:
         for name in group if isinstance(group, dict) else ():
             if name not in (*optimizer.defaults, "params", "name", "lr_factor"):
                 kind, hint = type(optimizer).__name__, did_you_mean(name, optimizer.defaults)
                 raise UserError(f"parameter_groups: {kind} has no option {name!r}{hint}")
+            if name in ("lr", "lr_factor", "weight_decay") and not group[name] >= 0:
+                raise UserError(f"parameter_groups: {name} must be at least 0, got {group[name]}")
