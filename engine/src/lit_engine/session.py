@@ -172,8 +172,6 @@ class Session:
             found = warm_start(model, weights, options.init_prefixes, options.init_strict)
             print_once(f"weights from {weights}:\n{found}")
         if options.find or options.plot_lr:
-            if is_first() and self.existing_run is None:
-                run.describe(self.config, facts)
             if options.find:
                 resolve_name(FIND)(options.find, trainer, model, datamodule)
             else:
@@ -280,8 +278,9 @@ class Session:
         if self.command != "fit":
             self.checkpoint = self._checkpoint_to_evaluate()
         named = self._named_run() if self.options.resume else None
-        self.run = self.existing_run or named or self._new_run()
-        self.lock = self.run.lock() if self.command == "fit" and is_first() else None
+        run = self.existing_run or named or self._new_run()
+        self.lock = run.lock() if self.command == "fit" and is_first() else None
+        self.run = run  # Without the lock, `close` must not delete the run, because it belongs to another process.
         has_started = not self.options.resume or any(self.run.checkpoints.glob("*.ckpt"))
         if self.command == "fit" and self.existing_run is not None and has_started:
             self.run.metrics(), self.run.entries()  # raises an error for broken files before training starts

@@ -105,7 +105,7 @@ def test_the_latest_run_of_a_config(lit, trained):
         shutil.copy("configs/quickstart.yaml", f"configs/{name}.yaml")
     fit = "fit -c configs/other.yaml -c configs/overlays/debug.yaml"
     newer = lit(f"{fit} --test_after_fit=false")
-    assert lit(f"{fit} --plot_lr=true").status == 0  # a run with only a figure
+    assert lit(f"{fit} --plot_lr=true").status == 0  # leaves only a figure
     (trained / "config.yaml").touch()  # like copying a run
     assert lit("validate --run latest").run == newer.run
     assert RunDir.open("latest").path == newer.run

@@ -10,6 +10,7 @@ from torch import nn
 
 from helpers import TINY
 from lit_engine.callbacks.freezing import Unfreezing
+from lit_engine.run.directory import RunDir
 from lit_engine.tools.lr_finder import find, find_steepest_rate
 from lit_engine.training.parameter_groups import Group, ParameterGroups
 from toy.data import Digits
@@ -70,14 +71,21 @@ def test_find_lr_searches_with_the_groups_and_the_freezing_of_the_first_epoch(tr
 
 @pytest.mark.draws
 def test_find_lr_from_the_command_line_trains_nothing(lit):
-    result = lit(f"fit -c configs/quickstart.yaml {TINY} --find lr")
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} --find lr --name found")
     assert result.status == 0
     assert (result.run / "figures" / "lr_finder.png").stat().st_size > 5000
     assert not (result.run / "checkpoints").exists()
     suggestion = next(line for line in result.out.splitlines() if line.startswith("suggested: "))
     option = suggestion.split()[1]
     assert 1e-5 < float(option.partition("=")[2]) < 1
-    assert lit(f"fit -c configs/quickstart.yaml {TINY} {option} --trainer.max_epochs=1").status == 0
+    assert str(result.run) not in lit("runs").out  # it is not a run until it is trained
+    fit = f"fit -c configs/quickstart.yaml {TINY} {option} --trainer.max_epochs=1 --name found"
+    with RunDir(result.run).lock():  # another process has just started to train it
+        assert "another process is training the run" in lit(fit).err
+    trained = lit(fit)
+    assert (trained.status, trained.run) == (0, result.run)
+    assert (result.run / "figures" / "lr_finder.png").exists()
+    assert "already exists" in lit(fit).err
 
 
 def test_find_batch_size_ends_at_the_samples_there_are(lit, monkeypatch):

@@ -83,6 +83,8 @@ class RunDir:
     def create(cls, runs: str | Path, config: str, name: str | None) -> "RunDir":
         """Create `runs/config/name`, or `runs/config/TIMESTAMP` without a name.
 
+        A folder that contains only figures, for example by `--find lr`, is used again.
+
         Raises:
             RunError: the directory already exists or cannot be created, or the name is not a plain folder name.
         """
@@ -96,10 +98,12 @@ class RunDir:
                 path.mkdir(parents=True)
                 return cls(path)
             except FileExistsError as error:
+                if name is not None and (path / "figures").is_dir() and not (path / "config.yaml").exists():
+                    return cls(path)
                 if name is not None:
                     raise RunError(
-                        f"{path} already exists: choose a different --run_name, delete the run, "
-                        f"or resume it with `fit --run {path}`"
+                        f"{path} already exists: choose a different --name, delete the run, "
+                        f"or resume it with `fit {path}`"
                     ) from error
             except OSError as error:
                 raise RunError(
@@ -211,7 +215,7 @@ class RunDir:
     def state(self) -> str:
         """Return `running`, `finished`, `failed`, `stopped` (by a signal), `killed` (no exit status) or `unfinished`.
 
-        A run is `unfinished` if it was created by an earlier version or the learning rate finder, and did not finish.
+        A run is `unfinished` if it was created by an earlier version and did not finish.
 
         Raises:
             RunError: provenance.json or metrics.json is broken.
