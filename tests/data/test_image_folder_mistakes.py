@@ -2,6 +2,7 @@
 
 import gc
 import shutil
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -44,6 +45,24 @@ def test_classes_that_differ_between_splits_or_from_class_names_are_an_error(spl
     (root / "val" / "cat").rename(root / "val" / "dog")
     with pytest.raises(DataError, match="val are not as expected: no cat; also dog"):
         small(root)
+
+
+def test_validation_and_test_images_may_lack_classes(splits):
+    root, _ = splits
+    shutil.rmtree(root / "val" / "bee")
+    for file in (root / "test" / "ant").iterdir():
+        file.unlink()
+    data = small(root)
+    data.setup("fit")
+    for split, classes in (("val", {0, 2}), ("test", {1, 2})):
+        files = [image["file"] for image in data.inputs(split).values()]
+        targets = data.splits[split].targets
+        assert [data.class_names[target] for target in targets] == [Path(file).parent.name for file in files]
+        assert set(targets) == classes
+    shutil.rmtree(root / "val")
+    (root / "val").mkdir()
+    with pytest.raises(DataError, match="the val split is empty"):
+        small(root).setup("fit")
 
 
 def test_a_folder_without_images_is_named(splits):

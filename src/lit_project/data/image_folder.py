@@ -22,24 +22,26 @@ class Pictures(Dataset):
         folder: folder with one subfolder per class.
         class_names: expected names of the class folders; default: any names.
         image_size: size in pixels to which images are resized later. JPEG files are decoded at twice this size or more.
+        complete: whether each class must have images.
 
     Raises:
         DataError: the classes differ from `class_names`, there are fewer than two classes, or a class has no images.
     """
 
-    def __init__(self, folder: Path, class_names: list[str] | None, image_size: int) -> None:
+    def __init__(self, folder: Path, class_names: list[str] | None, image_size: int, complete: bool = True) -> None:
         self.image_size = image_size
-        self.classes = [path.name for path in _folders_in(folder)]
-        if len(self.classes) < 2:
-            raise DataError(f"{folder} needs at least two class folders; it has: {', '.join(self.classes) or 'none'}")
-        if class_names and self.classes != list(class_names):
-            here, there = set(self.classes), set(class_names)
+        names = [path.name for path in _folders_in(folder)]
+        self.classes = list(class_names or names)
+        if len(names) < 2 and complete:
+            raise DataError(f"{folder} needs at least two class folders; it has: {', '.join(names) or 'none'}")
+        here, there = set(names), set(self.classes)
+        if names != self.classes if complete else here - there:
             sides = (("no", there - here), ("also", here - there))
             facts = [f"{word} {', '.join(sorted(names))}" for word, names in sides if names]
             why = "; ".join(facts) or "class_names must be sorted"
             raise DataError(f"the classes in {folder} are not as expected: {why}")
         found = {name: pictures_in(folder / name) for name in self.classes}
-        if empty := [name for name, files in found.items() if not files]:
+        if complete and (empty := [name for name, files in found.items() if not files]):
             raise DataError(f"{folder}/{empty[0]} has no images: add images or delete this class folder")
         self.samples = [(file, target) for target, files in enumerate(found.values()) for file in files]
         self.targets = [target for _, target in self.samples]
@@ -64,7 +66,8 @@ class ImageFolder(DatasetImages):
     Split folders may also be called `Training`, `valid`, `validation`, `test_set`… Without split folders, the test
     split is a fixed subset of all images (`test_size`). Without a `val` folder, the validation split is a fixed subset
     of the remaining images (`val_size`). These subsets are stratified by class. If there are split folders but no test
-    folder, only `folds` can create a test split. Hidden files and folders are ignored.
+    folder, only `folds` can create a test split. Only the training split needs images of each class. Hidden files and
+    folders are ignored.
 
     Args:
         root: folder of the images.
@@ -147,7 +150,7 @@ def _read_splits(root: Path, class_names: list[str] | None, image_size: int) -> 
     if "train" not in folders:
         raise DataError(f"{root} has split folders ({', '.join(sorted(folders))}), but no `train`: add it")
     train = Pictures(folders.pop("train"), class_names, image_size)
-    others = {split: Pictures(folder, train.classes, image_size) for split, folder in folders.items()}
+    others = {split: Pictures(folder, train.classes, image_size, complete=False) for split, folder in folders.items()}
     return {"train": train, **others}
 
 
