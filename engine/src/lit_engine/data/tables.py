@@ -144,7 +144,8 @@ class CSVFile:
     def _number(self, text: str, line: int, column: str, advice: str) -> float:
         value = number_in(text)
         if math.isnan(value):
-            what = f"{text.strip()!r} is not a finite number" if text.strip() else "the cell is empty"
+            empty = "the cell is empty: fill it or delete the row"
+            what = f"{text.strip()!r} is not a finite number" if text.strip() else empty
             raise DataError(f"{self.file}, line {line}, column {column!r}: {what}{advice}")
         return value
 
