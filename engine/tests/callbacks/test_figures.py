@@ -170,6 +170,11 @@ def test_reliability_has_a_bar_per_bin_and_the_number_of_its_samples():
     png(figure)
 
 
+def test_class_names_may_be_in_any_script(trainer, recwarn):
+    viz.save_figure(trainer(), "counts", confusion_matrix(torch.eye(2), ["日本", "b"], ""))
+    assert not [str(warning.message) for warning in recwarn if "Glyph" in str(warning.message)]
+
+
 class WhiteTop(torch.nn.Module):
     """An augmentation that is easy to recognize."""
 

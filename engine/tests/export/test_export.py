@@ -203,5 +203,6 @@ def test_bad_input_is_an_error_of_one_line(lit, trained, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(MLP, "forward", lambda self, x: self.layers(x.reshape(len(x), -1)))
         refused(lit, trained, "size()[0] as dynamic but your code specialized it to be a constant")
+        refused(lit, trained, "; `--format safetensors` exports only the weights")
     shutil.rmtree(trained / "checkpoints")
     refused(lit, trained, f"{trained} has no checkpoint")

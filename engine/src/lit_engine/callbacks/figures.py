@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -392,7 +393,9 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
     for text in figure.findobj(Text) if photos else ():  # legible on a light or dark background
         text.set_color(GREY)
     about = {"Description": PHOTOS if photos else CHART, **({"Comment": caption} if caption else {})}
-    figure.savefig(file, transparent=photos, metadata=about)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # a class name may be in any language
+        figure.savefig(file, transparent=photos, metadata=about)
     tag = re.sub(r"^(train|val|test)_", r"\1/", tag or name)
     for logger in [one for one in trainer.loggers if not isinstance(one, MetricsCSV)]:
         add_figure = getattr(getattr(logger, "experiment", None), "add_figure", None)

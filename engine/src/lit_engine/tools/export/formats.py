@@ -40,7 +40,8 @@ def _call_quietly(what: str, make: Callable[[], Any]) -> Any:
         reason = next(
             (line.partition(". If")[0] for line in lines if line.startswith("You marked")), "".join(lines[:1])
         )
-        raise UserError(f"the {what} cannot be exported: {reason or type(error).__name__}") from error
+        hint = "`--format safetensors` exports only the weights"
+        raise UserError(f"the {what} cannot be exported: {reason or type(error).__name__}; {hint}") from error
 
 
 def trace(name: str, part: Part) -> ExportedProgram:
@@ -67,7 +68,8 @@ def trace(name: str, part: Part) -> ExportedProgram:
 
 def write_pt2(program: ExportedProgram, part: Part, about: str, file: Path) -> Run:
     """Write a `.pt2` file that contains `about` as `about.json`, and return a function that runs the file."""
-    torch.export.save(program, file, extra_files={"about.json": about})
+    with warnings.catch_warnings(action="ignore"):  # torch warns of buffers that share memory
+        torch.export.save(program, file, extra_files={"about.json": about})
     return torch.export.load(file).module()
 
 
