@@ -337,7 +337,7 @@ class Session:
         elif hasattr(self, "record"):
             if self.command == "fit" and status not in (0, 2) and self.run.checkpoints.is_dir():
                 how = "interrupted" if status > 128 else "failed"
-                again = f"continue with: {program()} fit --run {shlex.quote(str(self.run.path))}"
+                again = f"continue with: {program()} fit {shlex.quote(str(self.run.path))}"
                 print(f"{how}; {'repeat the command to continue' if self.options.resume else again}")
             changed = self.is_page_outdated if status == 0 else self.command == "fit" and self.has_content
             if changed and self.project.after_command:
@@ -363,8 +363,8 @@ class Session:
         different = [f"{key.lstrip('.')} was {old} and is {new}" for key, old, new in found]
         if different:
             raise UserError(
-                f"{run.path} has a different config: {first_of(different, separator='; ')}. Choose a new --run_name, "
-                f"or resume this run with the new options: fit --run {run.path}"
+                f"{run.path} has a different config: {first_of(different, separator='; ')}. Choose a new --name, "
+                f"or resume this run with the new options: fit {run.path}"
             )
         return run
 

@@ -73,7 +73,7 @@ def test_the_page_of_a_run_that_did_not_end_has_its_curves_and_the_command_that_
     page = Path("runs/quickstart/a/index.html").read_text()
     assert re.search(r"; 2 epochs; \d+ steps; .*failed\.", page)
     assert re.findall('alt="(.*?)"', page) == ["learning curves", "learning rate", "gradient norm", "train batch"]
-    assert "fit --run runs/quickstart/a" in page
+    assert "fit runs/quickstart/a" in page
 
 
 def test_what_cannot_be_written_costs_the_page_alone(make_run, capsys):

@@ -149,7 +149,7 @@ def test_every_command_works(lit, name):
     for file in ("index.html", "README.md"):
         text = (run / file).read_text()
         assert all(strip_stage(metric) in text for metric in (*kind.fit, *kind.test))
-        assert "predict --run" in text
+        assert "predict runs" in text
         assert "serve" not in text  # would fail
     listed = lit("runs").out
     assert not kind.monitor or f"{find_metric(kind.monitor, kind.fit)} {number(fit['best ' + kind.monitor])}" in listed

@@ -95,7 +95,7 @@ def test_one_command_for_every_launch(lit, monkeypatch, seed):
     assert other.status == 2
     assert "data.batch_size was 128 and is 64" in other.err
     assert "model.optimizer.lr was 0.004 and is 0.5" in other.err
-    assert "set --run_name" in lit(f"{FIT} --resume").err
+    assert "set --name" in lit(f"{FIT} --resume").err
 
 
 def test_the_latest_run_of_a_config(lit, trained):

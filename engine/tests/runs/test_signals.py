@@ -40,7 +40,7 @@ def test_a_signal_ends_a_run_after_its_step_and_nothing_is_lost(lit, monkeypatch
     assert cut.status == 128 + number  # schedulers and sweeps interpret 0 as completed
     assert len(calls) == 4
     assert "Traceback" not in cut.err
-    assert f"interrupted; continue with: toy fit --run {cut.run}" in cut.out
+    assert f"interrupted; continue with: toy fit {cut.run}" in cut.out
     last = cut.run / "checkpoints" / "last.ckpt"
     assert read(last)["global_step"] == 4
     assert RunDir.open(cut.run).state() == "stopped"
@@ -144,7 +144,7 @@ def test_the_shell_is_told_and_an_agent_of_wandb_is_told_so_that_it_goes_on(work
         process.kill()
     assert (process.returncode, err) == (-signal.SIGTERM, "")
     assert out.startswith("run: runs/quickstart/ended\n")  # imports print nothing
-    assert "interrupted; continue with: toy fit --run runs/quickstart/ended" in out
+    assert "interrupted; continue with: toy fit runs/quickstart/ended" in out
 
 
 def test_ctrl_c_while_lightning_is_imported_ends_without_a_traceback(workspace):

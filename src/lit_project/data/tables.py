@@ -36,7 +36,7 @@ class CSV(TabularData):
     """Numeric columns of a CSV file, whose first line contains the column names.
 
     Blank lines are ignored, and unused columns may contain anything. If the file is missing, a trained run can still
-    predict on a different file (`predict --run RUN --table FILE`).
+    predict on a different file (`predict RUN --table FILE`).
 
     Args:
         file: path of the CSV file, in UTF-8.

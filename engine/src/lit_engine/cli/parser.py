@@ -221,7 +221,7 @@ def check(subcommand: str, options: Namespace) -> None:
     if options.json and not options.plan:
         raise UserError("--json needs --plan")
     if options.resume and not options.run_name:
-        raise UserError("--resume needs the name of the run to continue or create: set --run_name")
+        raise UserError("--resume needs the name of the run to continue or create: set --name")
     for name in ("run", "init_from", "find", "plan", "plot_lr"):
         if options.fork and options[name]:
             raise UserError(f"--fork continues the training of a run in a new run: remove --{name}")

@@ -278,7 +278,7 @@ class RunDir:
         file = self.path / "predictions" / f"{name}.csv"
         if not file.is_file():
             there = ", ".join(sorted(path.stem for path in file.parent.glob("*.csv"))) or "none"
-            raise RunError(f"no such predictions: {file} (available: {there}); `predict --run` writes predictions")
+            raise RunError(f"no such predictions: {file} (available: {there}); `predict RUN` writes predictions")
         with file.open(encoding="utf-8", newline="") as lines:
             columns, *rows = csv.reader(lines)
         typed = [_convert_column(values) for values in zip(*rows, strict=True)]

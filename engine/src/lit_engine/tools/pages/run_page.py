@@ -265,8 +265,8 @@ def _origin(run: Run, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _commands(run: Run) -> str:
     path = shlex.quote(str(run.path))
     serve = [f"serve {path}"] if run.headline else []  # plain modules have no main metric, and cannot be served
-    uses = (f"predict --run {path}", *serve, f"export --run {path} --format pt2", f"compare {path} OTHER_RUN")
-    more = [] if run.state in ("finished", "running") else [f"fit --run {path}"]  # resumes
+    uses = (f"predict {path}", *serve, f"export {path} --format pt2", f"compare {path} OTHER_RUN")
+    more = [] if run.state in ("finished", "running") else [f"fit {path}"]  # resumes
     return "\n".join(f"{program()} {use}" for use in (*more, *uses, f"fit -c {path}/config.yaml"))
 
 

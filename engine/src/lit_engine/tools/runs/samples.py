@@ -55,7 +55,7 @@ class Table:
         self.run = run
         if not (run.path / "predictions" / "test.csv").is_file():
             raise RunError(
-                f"{run.path} has no predictions: write them with `{program()} predict --run {quote(str(run.path))}`"
+                f"{run.path} has no predictions: write them with `{program()} predict {quote(str(run.path))}`"
             )
         rows = sorted(RunDir(run.path).predictions(), key=lambda row: (row["index"], row.get("rank", 1)))
         self.names = list(rows[0]) if rows else []
