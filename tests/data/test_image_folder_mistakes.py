@@ -2,7 +2,6 @@
 
 import gc
 import shutil
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -55,14 +54,10 @@ def test_validation_and_test_images_may_lack_classes(splits):
     data = small(root)
     data.setup("fit")
     for split, classes in (("val", {0, 2}), ("test", {1, 2})):
-        files = [image["file"] for image in data.inputs(split).values()]
+        folders = [image["file"].split("/")[-2] for image in data.inputs(split).values()]
         targets = data.splits[split].targets
-        assert [data.class_names[target] for target in targets] == [Path(file).parent.name for file in files]
+        assert [data.class_names[target] for target in targets] == folders
         assert set(targets) == classes
-    shutil.rmtree(root / "val")
-    (root / "val").mkdir()
-    with pytest.raises(DataError, match="the val split is empty"):
-        small(root).setup("fit")
 
 
 def test_a_folder_without_images_is_named(splits):

@@ -25,8 +25,7 @@ def test_formula(activation, function):
 def test_weights_load_with_and_without_dropout():
     plain, dropped = (MLP((6,), 4, hidden_sizes=[5, 7], norm="layer", dropout=p).eval() for p in (0, 0.2))
     dropped.load_state_dict(plain.state_dict())
-    x = torch.randn(9, 6)
-    assert torch.equal(dropped(x), plain(x))
+    assert torch.equal(dropped(x := torch.randn(9, 6)), plain(x))
 
 
 def test_dropout_zeroes_hidden_units_in_training_alone():

@@ -52,8 +52,7 @@ class MLP(nn.Module):
             if norm != "none":
                 layers.append(nn.BatchNorm1d(hidden) if norm == "batch" else nn.LayerNorm(hidden))
             function = ACTIVATIONS[activation]()
-            # As one layer, so that the names of the weights do not depend on dropout.
-            layers.append(nn.Sequential(function, Dropout(dropout)) if dropout > 0 else function)
+            layers.append(nn.Sequential(function, Dropout(dropout)) if dropout > 0 else function)  # keeps names
             width = hidden
         layers.append(nn.Linear(width, num_classes))
         self.layers = nn.Sequential(*layers)
