@@ -121,7 +121,7 @@ def test_unsupported_options_are_refused(trainer):
         of_parts(data, accumulate=-2)
     with pytest.raises(ValueError, match="clip_norm must be above 0, got 0"):
         of_parts(data, clip_norm=0)
-    with pytest.raises(UserError, match="decoder uses LBFGS"):
+    with pytest.raises(UserError, match="decoder cannot use LBFGS"):
         trained(trainer, of_parts(data, parts=parts(decoder=torch.optim.LBFGS)), data)
 
 

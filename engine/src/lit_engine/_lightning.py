@@ -79,9 +79,9 @@ def skip_sigterm_broadcast(trainer: Trainer) -> None:
 
 
 def skip_batches_of_evaluation(trainer: Trainer) -> None:
-    """Do not log the values of single validation and test batches. Only the means are logged.
+    """Disable the logging of single validation and test batches. Their means are still logged.
 
-    Lightning counts these batches from the start of the process, so a resumed run would log them at other steps.
+    Lightning counts these batches from the start of the process, so a resumed run would log them at different steps.
     Lightning 1.5 added this API.
     """
     trainer._logger_connector.update_eval_step_metrics = lambda step: None  # type: ignore[method-assign]

@@ -117,7 +117,7 @@ def test_without_the_guard_a_run_that_diverges_ends_with_an_error_and_no_checkpo
 
 
 class Complex(Witness):
-    """A module with a real and a complex weight, which becomes NaN in the second epoch."""
+    """A module with a real weight, and a complex weight that becomes NaN in the second epoch."""
 
     def __init__(self):
         super().__init__()

@@ -105,7 +105,7 @@ def test_repeated_samples_have_different_random_numbers_and_resume(fit, tmp_path
 
 
 class Stream(IterableDataset):
-    """20 numbers from a loader without length."""
+    """20 numbers from a dataset without length."""
 
     def __iter__(self):
         yield from range(20)

@@ -472,7 +472,7 @@ def test_inputs_of_other_lengths_than_the_first_are_an_error_of_one_line(lit, un
 
 @pytest.mark.parametrize("data", ["Streaming", "Keeping"])
 def test_an_iterable_dataset_starts_over(lit, unusual, data):
-    """So does a loader that keeps its iterator."""
+    """A loader that keeps its iterator also starts over."""
     stop = "{class_path: test_plain.StopAfter, init_args: {batches: 4}}"
     options = "--trainer.max_epochs=1 --trainer.max_steps=50"
     cut = lit(f"fit --model plateau.Plateau --data unusual.{data} {options}", ["--trainer.callbacks+=" + stop])

@@ -75,7 +75,7 @@ class Checkpoint(ModelCheckpoint):
 
     @property
     def state_key(self) -> str:
-        """Lightning's key, but independent of `every_n_epochs`, so that this option may change in a resumed run."""
+        """Lightning's key without `every_n_epochs`, so that this option may change in a resumed run."""
         return re.sub(r"(?<='every_n_epochs': )\d+", "1", super().state_key)
 
     def keep_epoch(self, trainer: Trainer) -> None:

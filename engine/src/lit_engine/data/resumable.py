@@ -71,7 +71,7 @@ class ResumableLoader:
         loader = copy(loader)  # the data module may return the same loader again
         self.loader, self.seed, self.rank, self.place = loader, seed, rank, place
         self.dataset = loader.dataset
-        self.passed = (-1, 0, 0)  # epoch, completed passes and batches at the end of the last pass
+        self.passed = (-1, 0, 0)  # epoch, and the passes and batches completed by the end of the last pass
         name = "sampler" if loader.batch_sampler is None else "batch_sampler"
         self.order = SeededOrder(getattr(loader, name), seed, loader.batch_sampler is not None)
         init = partial(_start_worker, loader.worker_init_fn)
@@ -116,7 +116,7 @@ class ResumableLoader:
 class SeededOrder:
     """Wrapper around a (batch) sampler, which is reseeded before each pass. Each index is yielded as (seed, index).
 
-    A sampler that is not a batch sampler may yield anything as an index, even the list of a batch.
+    A sampler that is not a batch sampler may yield any index, even a list with the indices of a batch.
     """
 
     def __init__(self, sampler: Any, seed: int, yields_batches: bool) -> None:
@@ -124,7 +124,7 @@ class SeededOrder:
         self.begin(0, 0, 0, ())
 
     def begin(self, epoch: int, passes: int, start: int, loader: tuple[str, ...]) -> None:
-        """Set how many passes of the epoch to skip, and then how many batches, which may include further passes."""
+        """Set the number of passes to skip in this epoch, and of batches after them, which may span further passes."""
         self._epoch, self.passes, self._start, self._loader = epoch, passes, start, loader
 
     def __len__(self) -> int:

@@ -280,7 +280,7 @@ class Saver(Callback):
         _lightning.set_loop_counters(self._counters, moment)
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
-        """Return whether Lightning is accumulating gradients. They are not saved, so training then stops later."""
+        """Return whether Lightning is accumulating gradients. They are not saved, so training stops after the step."""
         last = trainer.is_last_batch
         self._trained = True
         self._within_step = within = _lightning.ready_batches(trainer) % accumulation_steps(trainer) != 0 and not last
