@@ -51,8 +51,9 @@ class MLP(nn.Module):
             layers.append(nn.Linear(width, hidden, bias=norm != "batch"))
             if norm != "none":
                 layers.append(nn.BatchNorm1d(hidden) if norm == "batch" else nn.LayerNorm(hidden))
-            function = ACTIVATIONS[activation]()
-            layers.append(nn.Sequential(function, Dropout(dropout)) if dropout > 0 else function)  # keeps names
+            layers.append(ACTIVATIONS[activation]())
+            if dropout > 0:
+                layers.append(Dropout(dropout))
             width = hidden
         layers.append(nn.Linear(width, num_classes))
         self.layers = nn.Sequential(*layers)
