@@ -35,9 +35,9 @@ class Pictures(Dataset):
         if len(names) < 2 and complete:
             raise DataError(f"{folder} needs at least two class folders; it has: {', '.join(names) or 'none'}")
         here, there = set(names), set(self.classes)
-        if names != self.classes if complete else here - there:
+        if (complete and names != self.classes) or here - there:
             sides = (("no", there - here), ("also", here - there))
-            facts = [f"{word} {', '.join(sorted(names))}" for word, names in sides if names]
+            facts = [f"{word} {', '.join(sorted(some))}" for word, some in sides if some]
             why = "; ".join(facts) or "class_names must be sorted"
             raise DataError(f"the classes in {folder} are not as expected: {why}")
         found = {name: pictures_in(folder / name) for name in self.classes}

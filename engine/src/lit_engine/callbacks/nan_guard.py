@@ -37,11 +37,10 @@ class NaNGuard(Callback):
         if not gradients or scales_loss(trainer):
             return
         shards = local_shards(gradients.values())
-        bad = compute_norms(shards).isfinite().logical_not().float()
-        if bad.any():  # The norm of finite gradients may overflow.
-            bad = torch.stack([one.isfinite().all() for one in shards]).logical_not().float()
-        if trainer.world_size > 1:  # shards differ between processes, but all processes must save
-            bad = all_reduced(bad, "MAX")
+        if not _not_finite(compute_norms(shards).isfinite(), trainer).any():
+            return
+        # The norm of finite gradients may overflow.
+        bad = _not_finite(torch.stack([one.isfinite().all() for one in shards]), trainer)
         if not bad.any():
             return
         names = [name for name, found in zip(gradients, bad.tolist(), strict=True) if found]
@@ -54,3 +53,9 @@ class NaNGuard(Callback):
             f"the gradient of {first_of(names)} is not finite; samples {first_of(samples, 20) or 'unknown'}. "
             f"The weights before the step are in {file}. Try a lower learning rate, gradient_clip_val or a warm-up"
         )
+
+
+def _not_finite(finite: Tensor, trainer: Trainer) -> Tensor:
+    """Return whether each gradient is not finite in any process. Shards differ, but all processes must save."""
+    bad = finite.logical_not().float()
+    return all_reduced(bad, "MAX") if trainer.world_size > 1 else bad

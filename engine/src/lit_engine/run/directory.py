@@ -83,7 +83,7 @@ class RunDir:
     def create(cls, runs: str | Path, config: str, name: str | None) -> "RunDir":
         """Create `runs/config/name`, or `runs/config/TIMESTAMP` without a name.
 
-        A folder that contains only figures, such as those of `--find lr`, is reused.
+        A folder with only figures, for example from `--find lr`, is reused.
 
         Raises:
             RunError: the directory already exists or cannot be created, or the name is not a plain folder name.

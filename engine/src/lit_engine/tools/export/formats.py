@@ -68,7 +68,7 @@ def trace(name: str, part: Part) -> ExportedProgram:
 
 def write_pt2(program: ExportedProgram, part: Part, about: str, file: Path) -> Run:
     """Write a `.pt2` file that contains `about` as `about.json`, and return a function that runs the file."""
-    with warnings.catch_warnings(action="ignore"):  # torch warns of buffers that share memory
+    with warnings.catch_warnings(action="ignore"):  # torch warns if buffers share memory
         torch.export.save(program, file, extra_files={"about.json": about})
     return torch.export.load(file).module()
 

@@ -131,7 +131,7 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
                         f"add runs with `{program()} repeat CONFIG --seeds 1 2 3 4 5 6 --dir DIR`")  # fmt: skip
     if alone := [run for group in groups for key, run in group.items() if key not in keys]:
         notes.append(
-            f"ignored runs with a seed or fold that the other group lacks: {first_of([r.path for r in alone])}"
+            f"ignored runs whose seed or fold is missing in the other group: {first_of([r.path for r in alone])}"
         )
     values: dict[Any, list[tuple[float, float]]] = {}
     is_folds = len({fold for fold, _ in keys}) > 1
