@@ -4,6 +4,7 @@
 """
 
 import gc
+import os
 import re
 import shlex
 import shutil
@@ -214,7 +215,7 @@ class Session:
             tests = tests and "test" not in trainer.strategy.broadcast(run.metrics())
         best, last = best_checkpoint(trainer), run.checkpoints / "last.ckpt"
         self.checkpoint = last if last.exists() else None
-        if best is not None and best.best_model_path and best.best_model_score is not None:
+        if best is not None and best.best_model_score is not None and os.path.exists(best.best_model_path):
             self.checkpoint = Path(best.best_model_path)
             print_once(f"best checkpoint: {self.checkpoint} ({best.monitor} {best.best_model_score:.4f})")
         self.is_page_outdated = not smoke

@@ -11,6 +11,7 @@ from scipy import stats
 from sklearn import metrics
 
 from html_pages import Page
+from lit_engine.tools.runs.reading import lower_is_better, read_runs
 from lit_engine.tools.runs.significance import compute_t_test_p, holm, mcnemar, paired_runs, resample
 
 
@@ -180,6 +181,13 @@ def test_a_target_named_loss_does_not_change_the_direction(make_run, say):
         write(make_run(name), "index,prediction/loss,prediction/gain,target/loss,target/gain", rows)
     for metric, direction in (("r2/loss", "higher"), ("mae/loss", "lower"), ("mae/gain", "lower")):
         assert f"{metric} ({direction} is better)" in say(f"compare runs/x/a runs/x/b --test {metric}")[1]
+
+
+def test_a_class_named_hinge_does_not_change_the_direction(make_run):
+    run = read_runs([str(make_run("a"))])[0]
+    assert [lower_is_better(run, name) for name in ("class_accuracy/hinge", "hinge", "f1/error", "error")] == [
+        False, True, False, True,
+    ]  # fmt: skip
 
 
 def test_resamples_with_a_constant_target_are_not_in_the_interval(make_run, say):

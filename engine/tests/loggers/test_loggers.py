@@ -13,6 +13,7 @@ import wandb
 from helpers import TINY
 from lit_engine.callbacks.record import MetricsCSV
 from lit_engine.checkpoints.io import read
+from lit_engine.errors import RunError
 from lit_engine.loggers.wandb import WandbLogger
 from lit_engine.run.directory import RunDir
 from wandb_server import Server
@@ -95,6 +96,12 @@ def test_the_summary_contains_the_best_epoch_and_no_metrics_are_printed(lit, ser
     assert "history" not in done.err.lower()
     assert lit(f"predict --run {done.run}").status == 0
     assert sent.summary["predictions/test"]["nrows"] == 360
+
+
+def test_a_broken_record_is_named(tmp_path):
+    (tmp_path / "wandb.json").write_text('{"id": "a1')
+    with pytest.raises(RunError, match=f"{tmp_path}/wandb.json is broken"):
+        WandbLogger(str(tmp_path))
 
 
 def test_the_runs_of_a_repeat_are_a_group(lit, server):

@@ -1,5 +1,6 @@
 """Each trainable parameter is in exactly one group, with the requested rate and weight decay."""
 
+import math
 from functools import partial
 
 import pytest
@@ -100,8 +101,9 @@ def test_an_option_that_the_optimizer_does_not_know_is_an_error():
 
 @pytest.mark.parametrize("group", [
     Group("head", ["head"], lr_factor=-1.0),
-    Group("head", ["head"], options={"weight_decay": float("nan")}),
+    Group("head", ["head"], lr_factor=math.inf),
+    Group("head", ["head"], options={"weight_decay": math.nan}),
 ])  # fmt: skip
-def test_a_rate_that_is_negative_or_no_number_is_an_error(group):
-    with pytest.raises(UserError, match=r"(lr_factor|weight_decay) must be at least 0, got (-1.0|nan)"):
+def test_a_rate_that_is_negative_or_not_finite_is_an_error(group):
+    with pytest.raises(UserError, match=r"(lr_factor|weight_decay) must be at least 0 and finite, got (-1.0|inf|nan)"):
         optimizer(net(), ParameterGroups([group]))

@@ -37,7 +37,10 @@ def test_resuming_a_finished_run_changes_nothing_and_says_so(lit, trained):
     result = lit(f"fit --run {trained} --data.eval_batch_size=7 --test_after_fit=true --trainer.limit_test_batches=1")
     assert result.status == 0
     assert "nothing to do" in result.out
+    assert "best checkpoint: " in result.out
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
+    next((trained / "checkpoints").glob("best*")).unlink()
+    assert "best checkpoint" not in lit(f"fit --run {trained}").out
 
 
 @pytest.mark.parametrize(("change", "expected"), [

@@ -37,6 +37,14 @@ def test_name_must_be_a_plain_folder_name(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_advice_if_no_run_can_be_created(tmp_path):
+    with pytest.raises(RunError, match="File name too long; choose a shorter --name"):
+        RunDir.create(tmp_path, "example", "x" * 300)
+    write_text(tmp_path / "file", "")
+    with pytest.raises(RunError, match="Not a directory; set --runs_dir to a different folder"):
+        RunDir.create(tmp_path / "file", "example", None)
+
+
 def test_open_on_what_is_no_run_is_an_error(tmp_path, run):
     with pytest.raises(RunError, match="no such run directory"):
         RunDir.open(run.config_file)

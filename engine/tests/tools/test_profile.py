@@ -219,7 +219,7 @@ def test_nothing_of_the_measuring_outlives_an_error(trainer):
         ({"validation": 31.0}, 50, "--trainer.check_val_every_n_epoch"),
         ({"saving": 21.0}, 50, "longer epochs"),
         ({"callbacks": 31.0}, 50, "figures"),
-        ({"other": 41.0}, 50, "--data.batch_size"),
+        ({"other": 41.0}, 50, "larger batches"),
         ({"forward": 60.0}, 5, "small for this device"),
         ({"forward": 60.0}, 50, "bf16"),
     ],

@@ -88,7 +88,8 @@ class WandbLogger(LightningWandbLogger):
         }
         options["tags"] = list(tags) or None
         if self.record.exists():
-            options |= {key: value for key, value in json.loads(self.record.read_text()).items() if value}
+            recorded = RunDir(self.folder).read_json("wandb.json", {})
+            options |= {key: value for key, value in recorded.items() if value}
         super().__init__(
             name=name or "/".join(self.folder.parts[-2:]),
             save_dir=save_dir,

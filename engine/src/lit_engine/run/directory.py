@@ -16,6 +16,7 @@ runs/CONFIG/STAMP/
 
 import contextlib
 import csv
+import errno
 import io
 import json
 import os
@@ -106,9 +107,10 @@ class RunDir:
                         f"or resume it with `fit {path}`"
                     ) from error
             except OSError as error:
-                raise RunError(
-                    f"cannot create a run in {parent}: {error.strerror}; set --runs_dir to a different folder"
-                ) from error
+                advice = "set --runs_dir to a different folder"
+                if error.errno == errno.ENAMETOOLONG:
+                    advice = "choose a shorter --name"
+                raise RunError(f"cannot create a run in {parent}: {error.strerror}; {advice}") from error
         raise RunError(f"cannot create a run in {parent}")
 
     @classmethod
@@ -290,13 +292,18 @@ class RunDir:
 
     def metrics(self) -> dict[str, Any]:
         """Return the content of metrics.json. Raises RunError if the file is broken."""
-        return self._json("metrics.json", {})
+        return self.read_json("metrics.json", {})
 
     def entries(self) -> list[dict[str, Any]]:
         """Return the content of provenance.json. Raises RunError if the file is broken."""
-        return self._json("provenance.json", [])
+        return self.read_json("provenance.json", [])
 
-    def _json(self, name: str, nothing: Any) -> Any:
+    def read_json(self, name: str, nothing: Any) -> Any:
+        """Return the content of a file, which has the type of `nothing`, or `nothing` if the file does not exist.
+
+        Raises:
+            RunError: the file is broken.
+        """
         file = self.path / name
         try:
             content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else nothing

@@ -181,10 +181,10 @@ def advice(found: dict[str, Any]) -> str:
     remedies = {
         "waiting for data": (30, "make the samples of {data} cheaper to load, or prepare them before training"),
         "transfer and transforms": (30, "fewer or cheaper transforms"),
-        "validation": (30, "--trainer.check_val_every_n_epoch=2, or a larger --data.eval_batch_size"),
+        "validation": (30, "--trainer.check_val_every_n_epoch=2, or larger validation batches"),
         "saving": (20, "longer epochs, because each epoch saves a checkpoint"),
         "callbacks": (30, "profile a longer run, or use fewer figures and logs"),
-        "other": (40, "a larger --data.batch_size, because each step has this overhead"),
+        "other": (40, "larger batches, because each step has this overhead"),
     }
     if workers is not None:
         remedies["waiting for data"] = (30, f"load {{data}} in more processes, --data.num_workers={2 * workers or 2}")
@@ -192,7 +192,7 @@ def advice(found: dict[str, Any]) -> str:
         if percent[name] > limit:
             return f"{percent[name]:.0f} % of the time is {name}; try this: {remedy.format(**found)}"
     if found.get("percent_of_matrix_product", 100) < 10:
-        return "the operations are small for this device; try a larger --data.batch_size, or the `compile` overlay"
+        return "the operations are small for this device; try larger batches, or the `compile` overlay"
     return "the network takes most of the time; try the `bf16` or `gpu` overlay, or a smaller network"
 
 

@@ -1,5 +1,6 @@
 """Parameter groups of the optimizer, each with its own learning rate and weight decay."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -146,5 +147,5 @@ def check_options(groups: Iterable[Any], optimizer: Optimizer) -> None:
             if name not in (*optimizer.defaults, "params", "name", "lr_factor"):
                 kind, hint = type(optimizer).__name__, did_you_mean(name, optimizer.defaults)
                 raise UserError(f"parameter_groups: {kind} has no option {name!r}{hint}")
-            if name in ("lr", "lr_factor", "weight_decay") and not group[name] >= 0:
-                raise UserError(f"parameter_groups: {name} must be at least 0, got {group[name]}")
+            if name in ("lr", "lr_factor", "weight_decay") and not 0 <= group[name] < math.inf:
+                raise UserError(f"parameter_groups: {name} must be at least 0 and finite, got {group[name]}")

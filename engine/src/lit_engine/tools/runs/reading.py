@@ -101,7 +101,8 @@ def lower_is_better(run: Run, name: str) -> bool:
     is_monitored = run.monitor is not None and strip_stage(run.monitor) == strip_stage(name)
     if is_monitored:
         return not run.maximize
-    return not name.startswith("r2/") and bool(LOWER_IS_BETTER.search(name))  # the rest is the name of a target
+    is_score = re.match(r"(r2|f1|iou|\w*accuracy)/", name)  # of one target or class, which may have any name
+    return not is_score and bool(LOWER_IS_BETTER.search(name))
 
 
 def find_monitor(options: Mapping[str, Any]) -> tuple[str | None, bool]:
