@@ -4,6 +4,7 @@ import math
 import os
 import re
 import shutil
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,7 +74,7 @@ class Checkpoint(ModelCheckpoint):
             self.dirpath = str(Path(trainer.default_root_dir) / "checkpoints")
         super().setup(trainer, pl_module, stage)
 
-    @property
+    @cached_property
     def state_key(self) -> str:
         """Lightning's key without `every_n_epochs`, so that this option may change in a resumed run."""
         return re.sub(r"(?<='every_n_epochs': )\d+", "1", super().state_key)
