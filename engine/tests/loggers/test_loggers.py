@@ -251,7 +251,7 @@ def test_training_goes_on_where_wandb_dies(tmp_path, capfd, then):
     assert "Traceback" not in err
 
 
-def test_tensorboard_shows_scalars_graph_config_hyperparameters_and_figures(lit):
+def test_tensorboard_shows_scalars_graph_config_hyperparameters_and_figures(lit, recwarn):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     overlay = "-c configs/overlays/tensorboard.yaml -c configs/overlays/wandb.yaml"  # they append
@@ -263,6 +263,7 @@ def test_tensorboard_shows_scalars_graph_config_hyperparameters_and_figures(lit)
     assert {"test/confusion_matrix", "train/images", "train/batch", "learning_curves"} <= set(tags["images"])
     assert {"train/loss", "val/accuracy", "lr"} <= set(tags["scalars"])
     assert tags["graph"]
+    assert not [warning for warning in recwarn if "torch.jit" in str(warning.message)]
     (text,) = events.Tensors("config/text_summary")
     assert (done.run / "config.yaml").read_text() in text.tensor_proto.string_val[0].decode()
     assert events.summary_metadata["_hparams_/session_start_info"].plugin_data.plugin_name == "hparams"

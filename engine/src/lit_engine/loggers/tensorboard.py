@@ -1,5 +1,6 @@
 """Callback for the `tensorboard` overlay that logs the config, training images and the model's graph."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,9 @@ class TensorBoardExtras(Callback):
             writer.add_image("train/images", grid, trainer.global_step)
         if pl_module.device_mesh is None:  # a model sharded over processes is not traced
             try:
-                with evaluating(pl_module):  # tracing must not update batch norm statistics
+                # tracing must not update batch norm statistics
+                with evaluating(pl_module), warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)  # TensorBoard's writer uses it
                     for writer in writers:
                         writer.add_graph(pl_module, images[:1])
             except Exception as error:  # some models cannot be traced, such as compiled ones
