@@ -16,7 +16,7 @@ def illegible(figure):
         draw(text, renderer)
 
     with patch.object(Text, "draw", record):
-        figure.canvas.draw()
+        figure.draw_without_rendering()
     width, height = figure.canvas.get_width_height()
     wrong = [
         text.get_text()

@@ -26,7 +26,7 @@ class NonFiniteError(UserError):
     """A loss or gradient that is NaN or infinite."""
 
 
-NO_ACCESS = tuple(getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM"))
+NO_ACCESS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def explain_no_access(error: OSError) -> str | None:

@@ -5,10 +5,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
-from lit_engine._lightning import NoProfiler, remember_missing_cuda, set_rank
+from lit_engine._lightning import NoProfiler, set_rank
 from lit_engine.checkpoints.choose import choose_checkpoint
 from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read
 from lit_engine.checkpoints.warm_start import check_fits
@@ -72,8 +71,6 @@ def load_for_prediction(
     fill_linked(cli.options.data.get("init_args", {}), cli.links, content)
     checkpoint_io = SafeCheckpointIO()
     checkpoint_io.loaded[checkpoint] = content
-    remember_missing_cuda()
-    torch.set_flush_denormal(True)  # rounds tiny numbers to 0, as in a run
     alone = {"accelerator": "auto", "devices": 1, "num_nodes": 1, "strategy": "auto", "logger": False}
     quiet = {"callbacks": [], "plugins": [checkpoint_io], "profiler": NoProfiler(), "enable_progress_bar": False}
     cli.make(run.path, True, lambda config: {**alone, **quiet, "enable_checkpointing": False, **parts})

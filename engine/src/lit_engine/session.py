@@ -15,7 +15,6 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-import torch
 from filelock import BaseFileLock
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule, Trainer
@@ -24,7 +23,7 @@ from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.nn.parameter import is_lazy
 
-from lit_engine._lightning import NoProfiler, reconfigure, remember_missing_cuda
+from lit_engine._lightning import NoProfiler, reconfigure
 from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.callbacks.progress import ProgressLines, TerminalProgress
 from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, format_metrics, get_headline_metric
@@ -55,35 +54,30 @@ NOTIFY = "lit_engine.tools.notify:notify"  # for --notify
 
 def run(project: Project, args: Sequence[str]) -> int:
     """Run one command and return its exit status."""
-    session, status = None, 1
+    session, status = Session(project, args), 1
     try:
-        session = Session(project, args)
         session.signals.install()
         {"fit": session.fit, "predict": session.predict}.get(session.command, session.evaluate)()
         status = session.status
     except Exception as error:
         message = _shorten(error, args)
         status = 1 if message is None else 2
-        if session is not None:
-            # torchrun sends a signal to the remaining processes. This signal must not interrupt the report.
-            session.signals.deferred = True
-            session.event = "diverged" if isinstance(error, NonFiniteError) else "failed"
-        if session is not None and session.connection is not None:
+        # torchrun sends a signal to the remaining processes. This signal must not interrupt the report.
+        session.signals.deferred = True
+        session.event = "diverged" if isinstance(error, NonFiniteError) else "failed"
+        if session.connection is not None:
             session.connection.report(error, message)
         elif message is None:
             raise
         else:
             print(f"error: {message}", file=sys.stderr, flush=True)
     except Interrupted as ended:
-        status = ended.status
-        if session is not None:
-            session.event = f"received {ended}"
-            if session.connection is not None:
-                session.connection.stop_watching()
+        status, session.event = ended.status, f"received {ended}"
+        if session.connection is not None:
+            session.connection.stop_watching()
     finally:
-        if session is not None:
-            session.close(status)
-    if again := session.again if session is not None else []:
+        session.close(status)
+    if again := session.again:
         del session  # frees the memory of the session's objects
         gc.collect()
         return run(project, again)
@@ -179,8 +173,7 @@ class Session:
                 resolve_name(PLOT_LR)(trainer, model, datamodule)
             self.has_content = (run.path / "figures").exists()
             return
-        if warning := warn_of_emulation(str(trainer.precision), trainer.strategy.root_device.type):
-            warn_once(warning)
+        warn_of_emulation(trainer)
 
         # fit
         smoke = bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
@@ -278,8 +271,9 @@ class Session:
         first_if_alone(self.options.trainer)
         if self.command != "fit":
             self.checkpoint = self._checkpoint_to_evaluate()
-        named = self._named_run() if self.options.resume else None
-        run = self.existing_run or named or self._new_run()
+        if self.options.resume:
+            self.existing_run = self._named_run()
+        run = self.existing_run or self._new_run()
         self.lock = run.lock() if self.command == "fit" and is_first() else None
         self.run = run  # Without the lock, `close` must not delete the run, because it belongs to another process.
         has_started = not self.options.resume or any(self.run.checkpoints.glob("*.ckpt"))
@@ -353,9 +347,8 @@ class Session:
             UserError: the run has a different config, or its config.yaml is broken.
         """
         run = RunDir(Path(self.options.runs_dir, self.config_name, self.options.run_name).expanduser())
-        self.existing_run = run if run.path.is_dir() else None
         if not run.config_file.is_file():
-            return self.existing_run
+            return run if run.path.is_dir() else None
         recorded = run.config()
         if self.cli.drawn and "seed_everything" in recorded:
             self.cli.seed_again(recorded["seed_everything"])
@@ -413,8 +406,6 @@ class Session:
         plugins = _as_list(config.plugins)
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(self.checkpoint_io)
-        remember_missing_cuda()
-        torch.set_flush_denormal(True)  # rounds numbers below 1e-38 to 0, because they slow CPUs down
         return {
             "callbacks": callbacks,
             "logger": self.loggers or False,

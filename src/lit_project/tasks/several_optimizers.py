@@ -64,7 +64,8 @@ class SeveralOptimizers(Task):
             raise ValueError(f"accumulate must be at least 1, got {accumulate}")
         if clip_norm is not None and not clip_norm > 0:
             raise ValueError(f"clip_norm must be above 0, got {clip_norm}")
-        super().__init__(optimizer=parts[0].optimizer, schedulers=None, parameter_groups=None, **kwargs)
+        schedules = [schedule for part in parts for schedule in part.schedulers]
+        super().__init__(optimizer=parts[0].optimizer, schedulers=schedules, parameter_groups=None, **kwargs)
         self.automatic_optimization = False
         self.parts = parts
         self.accumulate = accumulate
@@ -98,11 +99,6 @@ class SeveralOptimizers(Task):
             configs += [{**config, "name": f"{part.name}/{config['name']}"} for config in schedules]
         return optimizers, configs
 
-    @property
-    def all_schedules(self) -> list[Schedule]:
-        """The schedules of all parts."""
-        return [schedule for part in self.parts for schedule in part.schedulers]
-
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Run the backward pass for the task's loss. After the last micro-batch of a step, step all optimizers."""
         loss: Any = super().training_step(batch, batch_idx)
@@ -132,7 +128,7 @@ class SeveralOptimizers(Task):
         self._step_schedules("step", self.trainer.global_step)
 
     def _step_schedules(self, interval: str, done: int) -> None:
-        for config, schedule in zip(self.trainer.lr_scheduler_configs, self.all_schedules, strict=True):
+        for config, schedule in zip(self.trainer.lr_scheduler_configs, self.schedules, strict=True):
             watches = isinstance(config.scheduler, ReduceLROnPlateau)  # `Task` itself steps plateau schedulers.
             if schedule.interval == interval and done % schedule.frequency == 0 and not watches:
                 config.scheduler.step()  # type: ignore[call-arg]

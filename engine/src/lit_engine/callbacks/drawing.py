@@ -16,12 +16,9 @@ CHART, PHOTOS = "a chart", "photos"
 
 def new_figure(width: float, height: float) -> Figure:
     """Create a figure without pyplot. It needs no display and does not have to be closed. Sizes are in inches."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height), layout="constrained", dpi=120)
 
 
 def shortened(text: str, most: int) -> str:

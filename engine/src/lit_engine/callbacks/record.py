@@ -377,8 +377,8 @@ def _samples(trainer: Trainer, before: int) -> str:
 
 def best_checkpoint(trainer: Trainer) -> ModelCheckpoint | None:
     """Return the first checkpoint callback that monitors a metric, or None."""
-    callbacks = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint) and c.monitor]
-    return callbacks[0] if callbacks else None
+    found = (one for one in trainer.checkpoint_callbacks if isinstance(one, ModelCheckpoint) and one.monitor)
+    return next(found, None)
 
 
 def monitored(trainer: Trainer) -> list[str]:

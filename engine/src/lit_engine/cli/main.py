@@ -128,11 +128,15 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
         args = expand(project, args)
         if not args or args[0] not in commands:
             if args[:1] in (["-h"], ["--help"]):
-                own = [f"Commands of this project: {', '.join(project.commands)}"] if project.commands else []
+                ours = [f"Commands of this project: {', '.join(project.commands)}"] if project.commands else []
                 others = "\n".join(f"  {name:12} {about}" for name, (_, about) in COMMANDS.items())
-                print(fit_width("\n".join([HELP.format(name=project.program, others=others), *own])))
+                print(fit_width("\n".join([HELP.format(name=project.program, others=others), *ours])))
                 return 0
-            check_early(args, [*SUBCOMMANDS, *(name for name in commands if name[0] != "-")])
+            if args[:1] == ["--version"]:
+                own = import_module(project.name).__version__
+                print(f"{project.program} {own} (lit-engine {metadata.version('lit-engine')})", flush=True)
+                return 0
+            check_early(args, [*SUBCOMMANDS, *commands])
             if {"-h", "--help"} & set(args):
                 print(format_short_help(args[0]))
                 return 0
@@ -168,7 +172,7 @@ def all_commands(project: Project) -> dict[str, str]:
     """Return a dictionary from command names to `module:function`, for all commands that need no config."""
     own = {name: f"{project.name}.{place}" for name, place in project.commands.items()}
     tools = {name: f"lit_engine.tools.{place}" for name, (place, _) in COMMANDS.items()}
-    return {**tools, "--version": "lit_engine.cli.main:version", **own}
+    return {**tools, **own}
 
 
 def _imported(name: str) -> ModuleType:
@@ -230,12 +234,6 @@ def _missing_source(command: str) -> str:
     which = f"Your latest runs:{latest}" if runs else "There are no runs in `runs` yet."
     example = f"{program()} {command} {runs[0].path if runs else 'RUN'}"
     return f"{command} needs a run, for example `{example}`, or --run RUN. {which}"
-
-
-def version(args: Sequence[str]) -> int:
-    """Print the versions of the project and of the library."""
-    print(f"{program()} {import_module(current().name).__version__} (lit-engine {metadata.version('lit-engine')})")
-    return 0
 
 
 def quiet_lightning() -> None:

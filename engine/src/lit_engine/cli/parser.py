@@ -24,7 +24,7 @@ from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lit_engine._jsonargparse import find_reason, list_actions, subcommand_parsers
-from lit_engine._lightning import ParsingCLI
+from lit_engine._lightning import ParsingCLI, remember_missing_cuda
 from lit_engine.classes.names import check_config, drop_weights, resolve_class_name, resolve_class_paths
 from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, UsageError, locate_error, pairs
 from lit_engine.cli.options import CKPT_PATH, FLAGS, MATMUL_PRECISION, OPTIONS
@@ -36,10 +36,8 @@ from lit_engine.run.directory import RunDir
 from lit_engine.run.options import options_of, same_value
 from lit_engine.training.task import Task
 
-NEED_A_VALUE = (
-    CONFIG, "--run", "--run_name", "--runs_dir", "--fork", "--init_from", "--ckpt_path", "--images", "--table",
-    "--notify",
-)  # fmt: skip
+_OF_TEXT = (f"--{option.name}" for option in OPTIONS if option.type in (str, str | None))
+NEED_A_VALUE = (CONFIG, "--ckpt_path", "--notify", *_OF_TEXT)
 
 # Options of `predict` for new samples, with a description of their content.
 # A data module's `predicts_on` is one of these options.
@@ -343,14 +341,10 @@ class LitCLI(ParsingCLI):
             self.options.seed_everything = int(chosen or random.SystemRandom().randrange(2**32))
         check(self.config.subcommand, self.options)
         self.check_early_stopping()
-        self.plain = self._plain(self.config)
-
-    def _plain(self, config: Namespace) -> dict[str, Any]:
-        """Return the parsed and checked config as plain data, with all defaults."""
-        text = self.parser.dump(config, skip_unset=False, skip_validation=True)
-        plain = yaml.safe_load(text)[config.subcommand]
-        add_given(plain["model"], config[config.subcommand].model, self.links)
-        return {name: value for name, value in plain.items() if name not in NOT_IN_CONFIG}
+        text = self.parser.dump(self.config, skip_unset=False, skip_validation=True)
+        plain = yaml.safe_load(text)[self.config.subcommand]
+        add_given(plain["model"], self.options.model, self.links)
+        self.plain = {name: value for name, value in plain.items() if name not in NOT_IN_CONFIG}
 
     def seed_again(self, seed: int) -> None:
         """Use the recorded seed of a run instead of the random one."""
@@ -359,7 +353,7 @@ class LitCLI(ParsingCLI):
     def config_text(self) -> str:
         """Return the text of config.yaml."""
         header = f"# Complete config of this run. `{program()} fit -c FILE` starts a new run with the same options.\n"
-        return header + yaml.safe_dump(self.plain, sort_keys=False, allow_unicode=True)
+        return header + _text(self.plain)
 
     @cached_property
     def given_options(self) -> list[dict[str, Any]]:
@@ -420,7 +414,9 @@ class LitCLI(ParsingCLI):
             self.model.save_hyperparameters(self.hyper_parameters, logger=False)
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
-        """Create the trainer from the config and the run's own arguments, and set torch's `matmul_precision`."""
+        """Create the trainer from the config and the run's own arguments, and set options of torch."""
+        remember_missing_cuda()
+        torch.set_flush_denormal(True)  # rounds numbers below 1e-38 to 0, because they slow CPUs down
         config = self.config_init[self.subcommand].trainer
         if precision := config.pop("matmul_precision"):
             torch.set_float32_matmul_precision(precision)
@@ -476,7 +472,7 @@ def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str])
     return {"_instantiator": "lightning.pytorch.cli.instantiate_module", "_class_path": model["class_path"], **values}
 
 
-def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str]) -> dict[str, Any]:
+def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str]) -> None:
     """Restore linked arguments that were set explicitly, because the dump of the model config omits them."""
     for (_, argument, owner), (_, _, source) in zip(
         _iterate_links(dumped, links), _iterate_links(parsed, links), strict=True
@@ -484,7 +480,6 @@ def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str
         value = source.get("init_args", {}).get(argument.name)
         if value is not None and _plain(value) != _plain(argument.default):
             owner.setdefault("init_args", {})[argument.name] = _plain(value)
-    return dumped
 
 
 def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> None:

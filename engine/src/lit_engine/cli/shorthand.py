@@ -86,7 +86,8 @@ def _positional(word: str, configs: dict[str, Path], command: str) -> str:
         raise UserError(f"no such run directory: {word}; did you mean runs/{word}?")
     if "/" in word and not word.endswith((".yaml", ".yml")):
         RunDir.open(word)  # raises an error that suggests other runs
-    raise UserError(f"{word} is neither a config nor a run{did_you_mean(Path(word).stem, _short_names(configs))}")
+    names = [name.removeprefix("overlays/") for name in configs if not name.startswith("sweeps/")]
+    raise UserError(f"{word} is neither a config nor a run{did_you_mean(Path(word).stem, names)}")
 
 
 def _config_file(name: str, configs: dict[str, Path]) -> str | None:
@@ -98,10 +99,6 @@ def _config_file(name: str, configs: dict[str, Path]) -> str | None:
     stem = name.removeprefix("configs/").removesuffix(".yaml")
     file = configs.get(stem) or configs.get(f"overlays/{stem}")
     return None if file is None else str(file)
-
-
-def _short_names(configs: dict[str, Path]) -> list[str]:
-    return [name.removeprefix("overlays/") for name in configs if not name.startswith("sweeps/")]
 
 
 def _is_boolean(value: str) -> bool:

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, Subset
 
 from lit_engine._lightning import ready_batches
 from lit_engine.data.module import Rows, Split, SplitData, split_by_class
-from lit_engine.data.sampler import Loader, seed_step
+from lit_engine.data.sampler import seed_step
 from lit_engine.data.sampling import labels_of
 from lit_engine.errors import DataError
 
@@ -235,12 +235,6 @@ class Samples(Dataset):
         return image
 
 
-def split_dataset(dataset: Any, size: int) -> tuple[Subset, Subset]:
-    """Split a dataset so that the second part has `size` samples. Stratify if each sample has a class."""
-    rest, part = split_by_class(len(dataset), size, labels_of(dataset))
-    return Subset(dataset, rest.tolist()), Subset(dataset, part.tolist())
-
-
 class ImageData(SplitData):
     """Base class for image data, in which a split is a pair of tensors or a map-style dataset.
 
@@ -345,11 +339,6 @@ class ImageData(SplitData):
             "eval_transforms": steps, "values": "float32 from 0 to 1 (uint8 values divided by 255)",
         }  # fmt: skip
 
-    def batches(self, dataset: Any, split: Split) -> Loader:
-        """Return a loader that uses `num_workers` processes unless the images are in memory."""
-        workers = 0 if isinstance(dataset, Rows) else self.num_workers
-        return Loader(dataset, self.batch_sampler(dataset, split), workers, self.pins(dataset))
-
     def predict_from(self, folder: str | Path) -> dict[int, dict[str, str]]:
         """Make `predict` read the image files in a folder, or a single image file, instead of the test split.
 
@@ -439,11 +428,11 @@ class DatasetImages(ImageData):
         self.input_shape = input_shape
         self.mean, self.std = list(mean), list(std)
         whole: Any = train
-        if whole is not None and test is None and self.folds:
-            train, test = (Subset(whole, part.tolist()) for part in self.hold_out(len(whole), 0, labels_of(whole)))
-        elif whole is not None and test is None and test_size:
+        if whole is not None and test is None:
             size = round(len(whole) * test_size) if test_size < 1 else int(test_size)
-            train, test = split_dataset(whole, size) if size else (whole, None)
+            if size or self.folds:
+                parts = self.hold_out(len(whole), size, labels_of(whole), stratified=True)
+                train, test = (Subset(whole, part.tolist()) for part in parts)
         given: dict[str, Any] = {"train": train, "val": val, "test": test}
         self._given = {split: dataset for split, dataset in given.items() if dataset is not None}
         self._val_size = val_size
@@ -455,11 +444,13 @@ class DatasetImages(ImageData):
                 self.check_targets(labels_of(dataset), split)
             self.splits = dict(self._given)
             if "train" in self._given and "val" not in self._given:
-                size = len(self._given["train"])
+                train = self._given["train"]
+                size = len(train)
                 val_size = round(size * self._val_size) if 0 < self._val_size < 1 else self._val_size
                 if not 0 < val_size < size:
                     raise DataError(f"with val_size {self._val_size}, one split of the {size} samples would be empty")
-                self.splits["train"], self.splits["val"] = split_dataset(self._given["train"], int(val_size))
+                parts = split_by_class(size, int(val_size), labels_of(train))
+                self.splits["train"], self.splits["val"] = (Subset(train, part.tolist()) for part in parts)
         super().setup(stage)
 
     def load(self, split: Split) -> Dataset:

@@ -230,8 +230,12 @@ class SplitData(LightningDataModule):
         return self.batches(self.dataset(split), split)
 
     def batches(self, dataset: Any, split: Split) -> Loader:
-        """Return a loader for a dataset's batches, in the order that is used for `split`."""
-        return Loader(dataset, self.batch_sampler(dataset, split), pin_memory=self.pins(dataset))
+        """Return a loader for a dataset's batches, in the order that is used for `split`.
+
+        It uses `num_workers` processes, if the class has this attribute, unless the samples are in memory.
+        """
+        workers = 0 if isinstance(dataset, Rows) else getattr(self, "num_workers", 0)
+        return Loader(dataset, self.batch_sampler(dataset, split), workers, self.pins(dataset))
 
     def pins(self, dataset: Any) -> bool:
         """Return whether to copy batches through page-locked memory, so that copying to CUDA does not block the CPU."""

@@ -210,9 +210,6 @@ class Places(Sampler[tuple[int, Tensor]]):
     def __init__(self, sampler: EpochBatches) -> None:
         self.sampler = sampler
 
-    def __len__(self) -> int:
-        return len(self.sampler)
-
     def __iter__(self) -> Iterator[tuple[int, Tensor]]:
         seed, epoch, repeats = self.sampler.seed, self.sampler.epoch, self.sampler.weights is not None
         for place, indices in enumerate(self.sampler, self.sampler.start):
@@ -293,7 +290,8 @@ class Loader:
         The position is read at the first batch, because Lightning creates the iterator before it sets the epoch.
         """
         self.position, self.epoch = self.sampler.start, self.sampler.epoch
-        for batch in self.workers or map(SeededBatches(self.samples).__getitem__, Places(self.sampler)):
+        alone = map(SeededBatches(self.samples).__getitem__, Places(self.sampler))
+        for batch in alone if self.workers is None else self.workers:
             if isinstance(batch, DataError):
                 raise batch
             self.position += 1
@@ -307,7 +305,7 @@ class Loader:
     @property
     def _iterator(self) -> Any:
         """The DataLoader's iterator, which Lightning sets to None to stop the workers after training or a failure."""
-        return self.workers and worker_iterator(self.workers)
+        return None if self.workers is None else worker_iterator(self.workers)
 
     @_iterator.setter
     def _iterator(self, iterator: None) -> None:

@@ -83,13 +83,13 @@ def replicas(trainer: Trainer | None) -> Replicas:
     return Replicas(axis.size(), axis.get_local_rank(), axis.get_group())
 
 
-def all_reduced(tensor: Tensor, by: str = "SUM", group: Any = None) -> Tensor:
-    """Return the sum of a tensor over all processes, or the maximum if `by` is MAX. All processes must call this.
+def all_reduced(tensor: Tensor, group: Any = None) -> Tensor:
+    """Return the sum of a tensor over all processes, which must all call this.
 
     Lightning's `strategy.reduce` waits at a barrier first, which doubles its cost in each step.
     """
     tensor = tensor.clone()
-    torch.distributed.all_reduce(tensor, getattr(torch.distributed.ReduceOp, by), group)
+    torch.distributed.all_reduce(tensor, group=group)
     return tensor
 
 

@@ -36,8 +36,7 @@ def parser() -> argparse.ArgumentParser:
     from lit_engine.cli.parser import LitCLI
 
     project = current()
-    places = {name: place for name, place in all_commands(project).items() if name[0] != "-"}
-    own = {name: import_module(place.partition(":")[0]) for name, place in places.items()}
+    own = {name: import_module(place.partition(":")[0]) for name, place in all_commands(project).items()}
     known = {name: getattr(module, "option_parser", argparse.ArgumentParser)() for name, module in own.items()}
     known |= LitCLI.parsers(project)
     top = argparse.ArgumentParser(prog=program())

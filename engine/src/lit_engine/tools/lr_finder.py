@@ -171,13 +171,13 @@ class Plan(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         task = pl_module if isinstance(pl_module, Task) else None
-        epochs = steps_of_epochs(trainer, task.accumulate if task else None)
+        epochs = steps_of_epochs(trainer)
         if epochs is None:
             raise UserError("cannot plan the rates of an unlimited run: set trainer.max_epochs or max_steps")
         configs: list[Any] = trainer.lr_scheduler_configs
         schedules = [
             (config.scheduler, schedule)
-            for config, schedule in zip(configs, task.all_schedules if task else configs, strict=True)
+            for config, schedule in zip(configs, task.schedules if task else configs, strict=True)
             if not isinstance(config.scheduler, ReduceLROnPlateau)
         ]
         done = 0

@@ -45,7 +45,7 @@ class Count(Callback):
         self.every, self.length = every, dict[str, int]()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        steps = steps_of_epochs(trainer, getattr(pl_module, "accumulate", None))
+        steps = steps_of_epochs(trainer)
         if math.isinf(trainer.num_training_batches):
             raise UserError("--plan needs the length of the training dataloader: set trainer.limit_train_batches")
         if steps is None:
@@ -192,7 +192,7 @@ def attempt(session: Session, is_brief: bool = False) -> Meter:
     """Train for three short epochs in a new run (one epoch if `is_brief`). Stop early if memory runs out."""
     trainer, model, datamodule = session.prepare()
     device, every = trainer.strategy.root_device, trainer.check_val_every_n_epoch
-    if isinstance(model, Task):
+    if isinstance(model, Task) and model.automatic_optimization:
         model.schedules = []  # schedules depend on the length of the actual run
     skip_sanity_check(trainer)
     callbacks, count, meter = trainer.callbacks, Count(every), Meter(is_brief)  # type: ignore[attr-defined]

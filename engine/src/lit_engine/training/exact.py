@@ -19,12 +19,10 @@ class Totals:
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
         self.count: float | Tensor = 0
-        self._total: Totals | None = None
         self.mark()
 
     def add(self, count: float | Tensor, **sums: Tensor) -> None:
         """Add scalar sums over `count` samples, tokens or weights without waiting for the device."""
-        self._total = None
         if isinstance(count, Tensor) and count.is_floating_point():
             count = count.to(_wide(count.device))
         # Do not add in place, because the mark may refer to the same tensor.
@@ -56,7 +54,6 @@ class Totals:
 
     def scatter(self, state: dict[str, Any], here: Replicas) -> None:
         """Restore this replica's sums. If the number of replicas changed, the first replica receives all sums."""
-        self._total = None
         shares, counts = state["sums"], state["count"]
         if len(counts) == here.size:
             self.sums = {name: share[here.rank] for name, share in shares.items()}
@@ -71,7 +68,7 @@ class Totals:
 
     def rewind(self) -> None:
         """Remove everything that was added since the mark."""
-        self.sums, self.count, self._total = dict(self._marked), self._marked_count, None
+        self.sums, self.count = dict(self._marked), self._marked_count
 
     def mean_since_mark(self, name: str, task: LightningModule) -> float | None:
         """Return the mean of one metric over all processes since the last call to `mark`, or None if it has no mean.
@@ -90,10 +87,8 @@ class Totals:
         return {name: value.item() / count for name, value in self.sums.items()} if count else {}
 
     def reduce(self, task: LightningModule) -> "Totals":
-        """Return the totals over all processes. The result is cached until more values are added."""
-        if self._total is None:
-            self._total = self._sum(self._all_names(task), task)
-        return self._total
+        """Return the totals over all processes, which must all call this."""
+        return self._sum(self._all_names(task), task)
 
     def _sum(self, names: Sequence[str], task: LightningModule) -> "Totals":
         """Return the sums of the metrics `names` and the count over all processes."""

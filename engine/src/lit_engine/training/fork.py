@@ -115,10 +115,10 @@ class Fork(Callback):
     def _move_schedules(self, trainer: Trainer, module: LightningModule) -> None:
         """Advance the new schedules to the checkpoint's step, or to its epoch if the batch size has changed."""
         configs, task = trainer.lr_scheduler_configs, module if isinstance(module, Task) else None
-        steps, epochs = self.content["global_step"], steps_of_epochs(trainer, task.accumulate if task else None)
+        steps, epochs = self.content["global_step"], steps_of_epochs(trainer)
         if epochs is not None and self.trained is not None and trainer.max_steps <= 0:
             steps = sum(epochs[: self.trained])
-        schedules: Any = task.all_schedules if task else configs
+        schedules: Any = task.schedules if task else configs
         # With automatic optimization, the schedules are stepped before the validation at the end of an epoch.
         whole = self.origin["epochs"] if module.automatic_optimization else self.finished
         for config, schedule in zip(configs, schedules, strict=True):

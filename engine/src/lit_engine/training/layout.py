@@ -140,13 +140,12 @@ def order_as_weights(optimizer: Optimizer) -> None:
                 state[name] = torch.empty_like(weight, dtype=value.dtype).copy_(value)
 
 
-def warn_of_emulation(precision: str, device: str) -> str | None:
-    """Return a warning if bfloat16 would be emulated, which is slower than float32. Otherwise, return None."""
-    if device != "cpu" or not precision.startswith("bf16") or platform.machine() not in ("x86_64", "AMD64"):
-        return None
-    if has_bfloat16_units():
-        return None
-    return (
-        f"warning: this CPU has no bfloat16 units, so precision {precision} is emulated and slower than 32-true "
-        "(RNNs take 2.5 times as long, and LSTMs may fail without AVX-512)"
-    )
+def warn_of_emulation(trainer: Any) -> None:
+    """Print a warning if bfloat16 is emulated, which is slower than float32."""
+    precision, is_cpu = str(trainer.precision), trainer.strategy.root_device.type == "cpu"
+    on_x86 = is_cpu and platform.machine() in ("x86_64", "AMD64")
+    if on_x86 and precision.startswith("bf16") and not has_bfloat16_units():
+        warn_once(
+            f"warning: this CPU has no bfloat16 units, so precision {precision} is emulated and slower than 32-true "
+            "(RNNs take 2.5 times as long, and LSTMs may fail without AVX-512)"
+        )

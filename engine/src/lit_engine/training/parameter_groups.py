@@ -111,7 +111,7 @@ class ParameterGroups:
             raise UserError(f"parameter_groups: layer_decay found only one layer, {', '.join(paths)}: set groups")
         shares = []
         for number, path in enumerate(paths):
-            after = min(sum(counted[number + 1 :]), max(sum(counted) - 1, 0))
+            after = min(sum(counted[number + 1 :]), sum(counted) - 1)
             shares.append((Group(path, [path], self.layer_decay**after), members[path]))
         return shares
 

@@ -13,7 +13,7 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
 from lit_engine._lightning import count_batches
-from lit_engine.data.module import accumulation_schedule
+from lit_engine.data.module import accumulation_schedule, accumulation_steps
 from lit_engine.errors import UserError
 from lit_engine.training.parameter_groups import check_options
 
@@ -254,21 +254,18 @@ class Schedule:
     monitor: str | None = None
 
 
-def steps_of_epochs(trainer: Trainer, accumulate: int | None = None) -> list[int] | None:
-    """Return the number of optimizer steps in each epoch of the run, or None if the run or its data are unlimited.
-
-    `accumulate` is the number of micro-batches per step of a task with manual optimization.
-    """
+def steps_of_epochs(trainer: Trainer) -> list[int] | None:
+    """Return the number of optimizer steps in each epoch of the run, or None if the run or its data are unlimited."""
     last = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else math.inf
     left = trainer.max_steps if trainer.max_steps > 0 else math.inf
     count_batches(trainer)
     if math.inf in (min(last, left), trainer.num_training_batches):
         return None
-    changing = accumulation_schedule(trainer)
+    changing, fixed = accumulation_schedule(trainer), accumulation_steps(trainer)
     epochs: list[int] = []
     while len(epochs) < last and left > 0:
-        factor = accumulate or (changing.get_accumulate_grad_batches(len(epochs)) if changing else None)
-        steps = max(math.ceil(trainer.num_training_batches / (factor or trainer.accumulate_grad_batches)), 1)
+        factor = changing.get_accumulate_grad_batches(len(epochs)) if changing else fixed
+        steps = max(math.ceil(trainer.num_training_batches / factor), 1)
         epochs.append(int(min(steps, left)))
         left -= steps
     return epochs

@@ -290,23 +290,18 @@ class Task(_lightning.QuickModule):
 
     def length(self, interval: str) -> int | None:
         """Return the length of the run in units of `interval` (`step` or `epoch`), or None if it is unlimited."""
-        epochs = steps_of_epochs(self.trainer, self.accumulate)
+        epochs = steps_of_epochs(self.trainer)
         if epochs is None:  # with endless data, only max_steps or max_epochs can limit the run
             limit = self.trainer.max_steps if interval == "step" else self.trainer.max_epochs
             return limit if limit and limit > 0 else None
         return sum(epochs) if interval == "step" else len(epochs)
-
-    @property
-    def all_schedules(self) -> list[Schedule]:
-        """The schedules in the order of the trainer's schedulers."""
-        return self.schedules
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """Step a scheduler. If its interval is `step`, `frequency` counts optimizer steps since the start of the run.
 
         Lightning counts micro-batches within the epoch, which would make schedules depend on gradient accumulation.
         """
-        configs = zip(self.trainer.lr_scheduler_configs, self.all_schedules, strict=True)
+        configs = zip(self.trainer.lr_scheduler_configs, self.schedules, strict=True)
         schedule = next(schedule for config, schedule in configs if config.scheduler is scheduler)
         if schedule.interval == "step" and self.trainer.global_step % schedule.frequency:
             return
@@ -324,7 +319,7 @@ class Task(_lightning.QuickModule):
         self.running.mark()
         self._clock.skip()  # when resuming mid-epoch, Lightning does not call on_train_epoch_start
         check_resumed(self.trainer, self.length)
-        watched = {schedule.monitor or "" for schedule in self.all_schedules}
+        watched = {schedule.monitor or "" for schedule in self.schedules}
         if not self.trainer.enable_validation and any(name.startswith("val/") for name in watched):
             raise UserError(f"a schedule monitors {max(watched)!r}, but the run is not validated")
 
@@ -358,8 +353,8 @@ class Task(_lightning.QuickModule):
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Every `log_every_n_steps` steps, log the loss of an optimizer step (over all micro-batches) and the rates."""
-        if self.trainer.is_last_batch and self.device.type in ("cuda", "mps"):
-            getattr(torch, self.device.type).synchronize()  # include pending work on the device
+        if self.trainer.is_last_batch and self.device.type != "cpu":
+            torch.accelerator.synchronize()  # include pending work on the device
         self._clock.lap()
         done = self.trainer.global_step
         if done == self._done:
@@ -461,7 +456,7 @@ class Task(_lightning.QuickModule):
         if not self.trainer.is_last_batch:  # training ends mid-epoch
             return
         metrics = self.trainer.callback_metrics
-        for config, schedule in zip(self.trainer.lr_scheduler_configs, self.all_schedules, strict=True):
+        for config, schedule in zip(self.trainer.lr_scheduler_configs, self.schedules, strict=True):
             due = schedule.interval == "epoch" and (self.current_epoch + 1) % schedule.frequency == 0
             if not (due and isinstance(config.scheduler, ReduceLROnPlateau)):
                 continue
