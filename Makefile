@@ -43,7 +43,7 @@ demo: $(INSTALLED)
 test: ONLY = not slow
 test-all: ONLY = slow or not slow
 test test-all: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal -m "($(ONLY))$(if $(REAL_DATA),, and not archives)"
+	$(BIN)/pytest -n auto --dist worksteal -m "($(ONLY))$(if $(REAL_DATA),, and not archives)"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -52,7 +52,7 @@ lint: $(INSTALLED)
 	$(BIN)/lint-imports
 
 coverage: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --cov --cov-report=term --cov-report=html
+	$(BIN)/pytest -n auto --dist loadfile --cov --cov-report=term --cov-report=html
 
 lock: $(BIN)/uv
 	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras --group dev \

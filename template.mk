@@ -9,4 +9,4 @@ docs: $(INSTALLED)
 	sed -i 's|https://unpkg.com/iframe-worker/shim|javascripts/iframe-worker.js|' site/*.html
 
 copies: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -k "$(K)" tests/template/whole_copies.py
+	$(BIN)/pytest -k "$(K)" tests/template/whole_copies.py

@@ -8,6 +8,10 @@ from lit_engine.checkpoints.io import read
 from lit_engine.errors import UserError
 from lit_engine.training.layout import compile_in_place
 
+# If the first backward pass came after torch.compile, torch would reject backward passes in forked processes, in which
+# other tests train.
+torch.ones((), requires_grad=True).backward()
+
 
 def test_a_missing_compiler_is_one_line(lit, workspace, monkeypatch):
     for name, value in {"PATH": str(workspace), "CXX": "", "TORCHINDUCTOR_CACHE_DIR": str(workspace / "cache")}.items():
