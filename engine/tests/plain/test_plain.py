@@ -279,6 +279,9 @@ def test_a_plain_module_has_no_shards():
 
 
 UNUSUAL = """
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from metric_objects import Classifier, Data
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -361,6 +364,15 @@ class Minimal(Classifier):
 
     def validation_step(self, batch, batch_idx):
         self.log("val_loss", self(batch[0]).square().mean(), on_step=True, on_epoch=True)
+
+class Defaults(Classifier):
+    def __init__(self, act: Callable = torch.nn.ReLU, slope=partial(torch.nn.LeakyReLU, 0.2), scale=torch.ones(1)):
+        super().__init__()
+        self.model = torch.nn.Sequential(torch.nn.Linear(20, 8), act(), torch.nn.Linear(8, 3), slope())
+        self.scale = scale
+
+    def forward(self, x):
+        return self.scale * self.model(x)
 
 class Frozen(Classifier):
     strict_loading = False
@@ -521,6 +533,13 @@ def test_what_was_accumulated_is_not_lost(lit, unusual, monkeypatch, options, ba
     assert cut.status == 143, cut.err
     assert lit(f"fit --run {cut.run}").status == 0
     assert differences(whole.run, cut.run) == []
+
+
+def test_objects_that_are_defaults_need_no_config(lit, unusual):
+    run = lit("fit --data=metric_objects.Data --model=unusual.Defaults --trainer.max_epochs=1").run
+    assert yaml.safe_load((run / "config.yaml").read_text())["model"] == {"class_path": "unusual.Defaults"}
+    assert lit(f"fit {run}").status == 0
+    assert lit(f"test {run}").status == 0
 
 
 def test_a_checkpoint_may_omit_frozen_weights_of_a_module_that_says_so(lit, unusual):

@@ -341,7 +341,7 @@ class LitCLI(ParsingCLI):
             self.options.seed_everything = int(chosen or random.SystemRandom().randrange(2**32))
         check(self.config.subcommand, self.options)
         self.check_early_stopping()
-        text = self.parser.dump(self.config, skip_unset=False, skip_validation=True)
+        text = self.parser.dump(without_objects(self.config), skip_unset=False, skip_validation=True)
         plain = yaml.safe_load(text)[self.config.subcommand]
         add_given(plain["model"], self.options.model, self.links)
         self.plain = {name: value for name, value in plain.items() if name not in NOT_IN_CONFIG}
@@ -480,6 +480,22 @@ def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str
         value = source.get("init_args", {}).get(argument.name)
         if value is not None and _plain(value) != _plain(argument.default):
             owner.setdefault("init_args", {})[argument.name] = _plain(value)
+
+
+def without_objects(config: Any) -> Any:
+    """Return a copy without arguments whose default is an object that YAML cannot express, such as a function."""
+    if isinstance(config, list):
+        return [without_objects(item) for item in config]
+    if not isinstance(config, Namespace):
+        return config
+    found = Namespace(**{name: without_objects(value) for name, value in vars(config).items()})
+    given = found.get("init_args")
+    for name, value in vars(given).copy().items() if isinstance(given, Namespace) else ():
+        if not isinstance(value, Namespace | str | int | float | Sequence | Mapping | None):
+            argument = find_argument(resolve_name(found["class_path"]), name)
+            if argument is not None and value is argument.default:
+                del given[name]
+    return found
 
 
 def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> None:
