@@ -279,6 +279,7 @@ def test_a_plain_module_has_no_shards():
 
 
 UNUSUAL = """
+import copy
 from collections.abc import Callable
 from functools import partial
 
@@ -387,6 +388,29 @@ class Frozen(Classifier):
 
     def on_save_checkpoint(self, checkpoint):
         checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if "backbone" not in k}
+
+class Averaged(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.average = copy.deepcopy(self.model).requires_grad_(False)
+
+    def on_train_batch_end(self, *args):
+        for mean, weight in zip(self.average.parameters(), self.model.parameters()):
+            mean.lerp_(weight.detach(), 0.1)
+
+    def on_validation_epoch_start(self):
+        self.model, self.average = self.average, self.model
+
+    on_validation_epoch_end = on_validation_epoch_start
+
+class Counting(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("validated", torch.zeros((), dtype=torch.long))
+
+    def validation_step(self, batch, batch_idx):
+        self.validated += 1
+        super().validation_step(batch, batch_idx)
 
 class MultiEpochs(torch.utils.data.DataLoader):  # as in timm
     def __init__(self, *args, **kwargs):
@@ -519,8 +543,10 @@ SCHEDULED = "{class_path: GradientAccumulationScheduler, init_args: {scheduling:
     (["--model=unusual.Minimal"], 13),
     (["--model=metric_objects.Classifier", "--trainer.callbacks+=" + SCHEDULED], 13),
     (["--model=metric_objects.Classifier", "--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=3"], 0),
+    (["--model=unusual.Averaged"], 0),
+    (["--model=unusual.Counting"], 0),
 ])  # fmt: skip
-def test_what_was_accumulated_is_not_lost(lit, unusual, monkeypatch, options, batch):
+def test_state_that_hooks_change_is_not_lost(lit, unusual, monkeypatch, options, batch):
     fit = "fit --data=metric_objects.Data --trainer.max_epochs=2 --trainer.log_every_n_steps=1"
     whole = lit(fit, options, "--run_name whole")
     assert whole.status == 0, whole.err

@@ -22,7 +22,7 @@ from lit_engine.data.module import accumulation_schedule, accumulation_steps
 from lit_engine.data.resumable import make_resumable, seed_everywhere
 from lit_engine.data.sampler import Loader, global_seed
 from lit_engine.distributed.processes import SIGNALS, Maximum, all_gathered, is_first, print_once, replicas, warn_once
-from lit_engine.distributed.sharding import total_norm
+from lit_engine.distributed.sharding import local_shards, total_norm
 from lit_engine.errors import UserError
 from lit_engine.training.task import Task
 
@@ -93,7 +93,8 @@ class Saver(Callback):
 
     - The run is between epochs, before the first epoch, or after the last epoch.
     - The run has finished an optimizer step that is not followed by a validation.
-    - Validation is about to start or is running. A resumed run repeats this validation from its start.
+    - Validation is about to start or is running. A resumed run repeats this validation from its start. If validation
+      has changed weights or buffers, for example to evaluate an average, the callback waits until the end.
 
     If a step of `global_batch_size` samples runs out of memory, a resumed run repeats it with smaller micro-batches.
 
@@ -129,6 +130,7 @@ class Saver(Callback):
         self._batches: int | None = None  # batches per epoch when the run was stopped
         self._accumulated: dict[str, Tensor] = {}  # gradients of manual optimization when the run was stopped
         self._states: dict[str, Any] | None = None  # states of torchmetrics before the current validation
+        self._sums: list[Tensor] = []  # sums of the weights and buffers before the current validation
         # Whether each parameter was trainable when training started, and when the run was stopped.
         self._trainable_at_start: dict[str, bool] = {}
         self._trainable: dict[str, list[bool]] = {}
@@ -294,6 +296,7 @@ class Saver(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit":
             self._states = _lightning.metric_states(pl_module)
+            self._sums = [] if trainer.sanity_checking else _sums(pl_module)
             self._seed(trainer, "validation")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -309,9 +312,8 @@ class Saver(Callback):
         if trainer.state.fn != "fit" or unequal or self._within_step:
             return
         number, due = self._agree(trainer)
-        if (number or due) and not trainer.sanity_checking:
-            self._save_within_validation(trainer, pl_module)
-        if number:
+        can_stop = (number or due) and (trainer.sanity_checking or self._save_within_validation(trainer, pl_module))
+        if number and can_stop:
             raise Interrupted(number)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -383,13 +385,19 @@ class Saver(Callback):
         if self.checkpoint is not None:
             self.checkpoint.keep_epoch(trainer)
 
-    def _save_within_validation(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def _save_within_validation(self, trainer: Trainer, pl_module: LightningModule) -> bool:
+        """Save unless validation has changed weights or buffers. Return whether they are unchanged."""
         averages = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
         for one in averages:  # averaged weights replace the trained weights during validation
             _lightning.swap_average(one, pl_module)
-        self._save(trainer, "validation")
+        changed = self._sums != _sums(pl_module)
+        if trainer.world_size > 1:
+            changed = bool(Maximum(int(changed), trainer.strategy.root_device).read())
+        if not changed:
+            self._save(trainer, "validation")
         for one in averages:
             _lightning.swap_average(one, pl_module)
+        return not changed
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the state needed to resume, and correct Lightning's loop counters."""
@@ -440,6 +448,12 @@ def _call_after(hook: Callable[..., Any], look: Callable[[Trainer], None], train
         return found
 
     return hook_and_look
+
+
+def _sums(module: LightningModule) -> list[Tensor]:
+    """Return the sum of each parameter and buffer. The sums show whether the values have changed."""
+    tensors = local_shards([*module.parameters(), *module.buffers()])
+    return [one.detach().sum(dtype=torch.promote_types(one.dtype, torch.float32)) for one in tensors]
 
 
 def _finite(module: LightningModule) -> bool:
