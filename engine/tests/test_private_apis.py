@@ -232,6 +232,17 @@ def test_averaged_model_and_swap_average(fit):
     assert fit({"": swapped}, callbacks=[average])[0][""]
 
 
+def test_modes_in_training(fit):
+    found = []
+
+    class Witness(Callback):
+        def on_validation_start(self, trainer, pl_module):
+            found.append((_lightning.modes_in_training(trainer), pl_module.net.training))
+
+    fit({}, callbacks=[Witness()])
+    assert found[-1] == ({"": True, "net": True}, False)
+
+
 def test_rank_and_set_rank():
     before = _lightning.rank()
     try:

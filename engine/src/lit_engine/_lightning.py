@@ -248,6 +248,11 @@ def has_validated(trainer: Trainer) -> bool:
     return bool(batches.processed)
 
 
+def modes_in_training(trainer: Trainer) -> dict[str, bool]:
+    """Return whether each submodule was in train mode before the current validation. Lightning 2.2 added this API."""
+    return trainer.fit_loop.epoch_loop.val_loop._module_mode.mode
+
+
 def logged_steps(trainer: Trainer) -> int:
     """Return the step at which the next values will be logged. Lightning 1.6 added this API."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped

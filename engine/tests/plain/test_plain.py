@@ -412,6 +412,11 @@ class Counting(Classifier):
         self.validated += 1
         super().validation_step(batch, batch_idx)
 
+class WithoutDropout(Classifier):
+    def on_train_epoch_start(self):
+        if self.current_epoch == 0:
+            self.model[2].eval()
+
 class MultiEpochs(torch.utils.data.DataLoader):  # as in timm
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -545,6 +550,8 @@ SCHEDULED = "{class_path: GradientAccumulationScheduler, init_args: {scheduling:
     (["--model=metric_objects.Classifier", "--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=3"], 0),
     (["--model=unusual.Averaged"], 0),
     (["--model=unusual.Counting"], 0),
+    (["--model=unusual.WithoutDropout"], 13),
+    (["--model=unusual.WithoutDropout"], 0),
 ])  # fmt: skip
 def test_state_that_hooks_change_is_not_lost(lit, unusual, monkeypatch, options, batch):
     fit = "fit --data=metric_objects.Data --trainer.max_epochs=2 --trainer.log_every_n_steps=1"

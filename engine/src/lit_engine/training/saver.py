@@ -131,7 +131,8 @@ class Saver(Callback):
         self._accumulated: dict[str, Tensor] = {}  # gradients of manual optimization when the run was stopped
         self._states: dict[str, Any] | None = None  # states of torchmetrics before the current validation
         self._sums: list[Tensor] = []  # sums of the weights and buffers before the current validation
-        # Whether each parameter was trainable when training started, and when the run was stopped.
+        # Whether each parameter was trainable, and each submodule in train mode, when training started and when the run
+        # was stopped. The names of parameters and submodules differ.
         self._trainable_at_start: dict[str, bool] = {}
         self._trainable: dict[str, list[bool]] = {}
         self.smaller = 0
@@ -179,20 +180,28 @@ class Saver(Callback):
             self._resumed = True
             _lightning.finish_restart(trainer)
             _lightning.log_again(trainer, self._logged)
-        self._trainable_at_start = {name: weight.requires_grad for name, weight in pl_module.named_parameters()}
+        self._trainable_at_start = _trainable(pl_module)
         for name, look in zip(LAST_HOOKS, (self.after_start, self.after_step, self.after_validation), strict=True):
             setattr(pl_module, name, _call_after(getattr(pl_module, name), look, trainer))
 
     def after_start(self, trainer: Trainer) -> None:
-        """Freeze the same parameters as when the run was stopped, unless the options now freeze different ones."""
+        """Freeze the same parameters as when the run was stopped, unless the options now freeze different ones.
+
+        The same applies to submodules in eval mode.
+        """
+        module = trainer.lightning_module
+        restored = {
+            name: now for name, (start, now) in self._trainable.items() if start == self._trainable_at_start.get(name)
+        }
+        for name, part in module.named_modules():
+            part.training = restored.get(name, part.training)
         changed = False
-        for name, weight in trainer.lightning_module.named_parameters():
-            at_start, now = self._trainable.get(name, (None, weight.requires_grad))
-            if at_start == self._trainable_at_start.get(name) and now != weight.requires_grad:
-                weight.requires_grad_(now)
+        for name, weight in module.named_parameters():
+            if restored.get(name, weight.requires_grad) != weight.requires_grad:
+                weight.requires_grad_(restored[name])
                 changed = True
         if changed:
-            _lightning.wrap_again(trainer.strategy, trainer.lightning_module)
+            _lightning.wrap_again(trainer.strategy, module)
 
     def _check_loader(self, trainer: Trainer) -> None:
         """Raise UserError if the number of batches changed, and warn if a loader cannot resume mid-epoch."""
@@ -405,9 +414,9 @@ class Saver(Callback):
         states = _lightning.metric_states(pl_module) if self._states is None else self._states
         own = {"logged": _lightning.logged_so_far(trainer), "states": states}
         checkpoint["logged_so_far"] = all_gathered([own], trainer)
+        trainable = _trainable(pl_module) | (_lightning.modes_in_training(trainer) if trainer.validating else {})
         checkpoint["trainable"] = {
-            name: [self._trainable_at_start.get(name, weight.requires_grad), weight.requires_grad]
-            for name, weight in pl_module.named_parameters()
+            name: [self._trainable_at_start.get(name, now), now] for name, now in trainable.items()
         }
         if not isinstance(pl_module, Task):
             checkpoint["batches"] = trainer.num_training_batches
@@ -448,6 +457,12 @@ def _call_after(hook: Callable[..., Any], look: Callable[[Trainer], None], train
         return found
 
     return hook_and_look
+
+
+def _trainable(module: LightningModule) -> dict[str, bool]:
+    """Return whether each parameter is trainable, and whether each submodule is in train mode."""
+    parameters = {name: weight.requires_grad for name, weight in module.named_parameters()}
+    return parameters | {name: part.training for name, part in module.named_modules()}
 
 
 def _sums(module: LightningModule) -> list[Tensor]:
