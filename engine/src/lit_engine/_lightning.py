@@ -301,9 +301,9 @@ def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
     if moment == "epoch":  # Lightning counts the next epoch before calling its start hooks
         for epochs in (loops["epoch_progress"]["total"], loops["epoch_progress"]["current"]):
             epochs.update(dict.fromkeys(("ready", "started", "completed"), epochs["processed"]))
-    if moment in ("step", "validation"):
-        for batches in (loops["epoch_loop.batch_progress"]["total"], loops["epoch_loop.batch_progress"]["current"]):
-            batches["completed"] = batches["processed"]
+    for batches in (loops["epoch_loop.batch_progress"]["total"], loops["epoch_loop.batch_progress"]["current"]):
+        # The current batch is complete, and Lightning does not count a batch whose `on_train_batch_start` returned -1.
+        batches.update(dict.fromkeys(batches, batches["processed"]))
     if moment == "step":
         loops["epoch_loop.state_dict"]["_batches_that_stepped"] += 1
     if moment == "validation":  # Lightning repeats a validation if one of its batches is unfinished

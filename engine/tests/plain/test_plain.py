@@ -417,6 +417,10 @@ class WithoutDropout(Classifier):
         if self.current_epoch == 0:
             self.model[2].eval()
 
+class Skipping(Classifier):
+    def on_train_batch_start(self, batch, batch_idx):
+        return -1 if batch_idx == 5 else None
+
 class MultiEpochs(torch.utils.data.DataLoader):  # as in timm
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -550,6 +554,7 @@ SCHEDULED = "{class_path: GradientAccumulationScheduler, init_args: {scheduling:
     (["--model=metric_objects.Classifier", "--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=3"], 0),
     (["--model=unusual.Averaged"], 0),
     (["--model=unusual.Counting"], 0),
+    (["--model=unusual.Skipping"], 7),
     (["--model=unusual.WithoutDropout"], 13),
     (["--model=unusual.WithoutDropout"], 0),
 ])  # fmt: skip
