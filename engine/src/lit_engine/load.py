@@ -14,9 +14,10 @@ from lit_engine.checkpoints.warm_start import check_fits
 from lit_engine.classes.names import import_named, resolve_class_paths
 from lit_engine.cli.parser import LitCLI, prepare
 from lit_engine.data.module import build_datamodule
+from lit_engine.errors import CheckpointError
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
-from lit_engine.training.plain import builds_layers_later, complete_prediction
+from lit_engine.training.plain import adds_weights_later, complete_prediction
 from lit_engine.training.task import load_module
 
 
@@ -75,8 +76,13 @@ def load_for_prediction(
     quiet = {"callbacks": [], "plugins": [checkpoint_io], "profiler": NoProfiler(), "enable_progress_bar": False}
     cli.make(run.path, True, lambda config: {**alone, **quiet, "enable_checkpointing": False, **parts})
     complete_prediction(cli.model, cli.datamodule)
-    for line in check_fits(cli.model, content, checkpoint, cli.hyper_parameters, builds_layers_later(cli.model)):
+    for line in check_fits(cli.model, content, checkpoint, cli.hyper_parameters, adds_weights_later(cli.model)):
         print(f"warning: {line}", file=sys.stderr)
     with warnings.catch_warnings(action="ignore"):  # Lightning warns about missing callbacks
-        cli.trainer.predict(cli.model, [], ckpt_path=checkpoint, weights_only=True)
+        try:
+            cli.trainer.predict(cli.model, [], ckpt_path=checkpoint, weights_only=True)
+        except RuntimeError as error:
+            if not str(error).startswith("Error(s) in loading state_dict for "):
+                raise
+            raise CheckpointError(f"{checkpoint}: {error}") from error
     return cli.model.eval(), cli.datamodule, cli.trainer

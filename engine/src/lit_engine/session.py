@@ -43,7 +43,7 @@ from lit_engine.run.options import iterate_changes
 from lit_engine.run.provenance import hide, provenance, versions
 from lit_engine.training.fork import Fork, use_trained_weights
 from lit_engine.training.layout import warn_of_emulation
-from lit_engine.training.plain import builds_layers_later, complete_prediction
+from lit_engine.training.plain import adds_weights_later, complete_prediction
 from lit_engine.training.saver import Interrupted, Saver, Signals
 
 # Tools for the options --find, --plot_lr and --plan of `fit`, which are imported only when needed.
@@ -301,9 +301,8 @@ class Session:
         if not self.options.plan:
             print_once("\n".join([f"run: {self.run.path}", *_describe(model)]))
         if self.checkpoint is not None and content is not None and self.fork is None:
-            different = check_fits(
-                model, content, self.checkpoint, self.cli.hyper_parameters, builds_layers_later(model)
-            )
+            is_partial = adds_weights_later(model, trainer.callbacks)  # type: ignore[attr-defined]
+            different = check_fits(model, content, self.checkpoint, self.cli.hyper_parameters, is_partial)
             if self.command == "fit":
                 use_trained_weights(content, trainer.callbacks)  # type: ignore[attr-defined]
             else:

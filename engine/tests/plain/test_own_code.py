@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from metric_objects import Classifier, Data
 from test_plain import StopAfter
@@ -90,6 +90,28 @@ class Lazy(Simple):
         self.model(torch.zeros(2, 20))
 
 
+class Teacher(Simple):
+    """Omits a frozen teacher from its checkpoints, and adds it when a checkpoint is loaded."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.teacher = torch.nn.Linear(20, 3).requires_grad_(False)
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if "teacher" not in k}
+
+    def on_load_checkpoint(self, checkpoint):
+        checkpoint["state_dict"].update({f"teacher.{k}": v for k, v in self.teacher.state_dict().items()})
+
+
+class Probe(Callback):
+    """Adds a layer to the module."""
+
+    def setup(self, trainer, pl_module, stage):
+        pl_module.probe = torch.nn.Linear(3, 3)
+
+
 class Storing(Classifier):
     """Stores an array in its checkpoints."""
 
@@ -155,8 +177,25 @@ def test_images_are_logged_to_tensorboard(lit, overlay):
         assert "noise" in events.Tags()["images"]
 
 
-@pytest.mark.parametrize("model", ["Late", "InSetup", "Lazy"])
-def test_layers_that_are_created_in_a_hook(lit, model):
+def test_layers_that_a_callback_adds(lit):
+    run = lit(f"fit --model test_own_code.Simple {DATA} --trainer.callbacks+=test_own_code.Probe").run
+    for command in ("fit --epochs 3", "test"):
+        again = lit(f"{command} --run {run}")
+        assert again.status == 0, (command, again.err)
+    assert "belongs to a different model" in error_of(lit(f"test {run} --trainer.callbacks=null"))
+
+
+def test_weights_that_a_hook_no_longer_adds(lit, monkeypatch):
+    run = lit(f"fit --model test_own_code.Teacher {DATA}").run
+    monkeypatch.setattr(Teacher, "on_load_checkpoint", lambda self, checkpoint: None)
+    for command in ("test", "export"):
+        done = lit(f"{command} {run}")
+        assert "Error(s) in loading state_dict for Teacher" in error_of(done)
+        assert "Missing key(s)" in done.err
+
+
+@pytest.mark.parametrize("model", ["Late", "InSetup", "Lazy", "Teacher"])
+def test_weights_that_are_created_in_a_hook(lit, model):
     done = lit(f"fit --model test_own_code.{model} {DATA}")
     assert done.status == 0, done.err
     assert f"{model}: " in done.out

@@ -36,16 +36,17 @@ def check_fits(
 ) -> list[str]:
     """Raise CheckpointError, listing the differences, unless a checkpoint contains exactly this model's weights.
 
-    If `is_partial` is true, the model may still lack some layers. If a LightningModule sets `strict_loading = False`,
-    only the shapes are compared, because its checkpoints may omit frozen weights.
+    Only the shapes are compared if `is_partial` is true, because hooks may still add weights to the model or to the
+    checkpoint (Lightning checks the names afterwards), or if a LightningModule sets `strict_loading = False`, because
+    its checkpoints may omit frozen weights.
 
     Returns:
         Descriptions of hyperparameters whose values have changed since training, such as the image mean or class names.
     """
     found = match(model, state_of(content, checkpoint))
-    strict = getattr(model, "strict_loading", True)
-    missing, unexpected = found.missing if strict else [], found.unexpected if strict and not is_partial else []
-    if not replace(found, missing=missing, unexpected=unexpected).complete:
+    if is_partial or not getattr(model, "strict_loading", True):
+        found = replace(found, missing=[], unexpected=[])
+    if not found.complete:
         raise CheckpointError(f"{checkpoint} belongs to a different model than the one in the config:\n{found}")
     before, now = (
         {name: value for name, value in values.items() if name not in FROM_CHECKPOINT}

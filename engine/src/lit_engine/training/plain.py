@@ -1,10 +1,10 @@
 """Functions that find the inputs of `forward` and add prediction hooks, for LightningModules that are not tasks."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from torch import Tensor
 
 from lit_engine.errors import UserError
@@ -36,11 +36,15 @@ def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
     return found
 
 
-def builds_layers_later(module: LightningModule) -> bool:
-    """Return whether a module that is not a task may add layers in `configure_model` or `setup`."""
-    kind, base = type(module), LightningModule
-    overrides = kind.configure_model is not base.configure_model or kind.setup is not base.setup
-    return overrides and not isinstance(module, Task)
+def adds_weights_later(module: LightningModule, callbacks: Iterable[Callback] = ()) -> bool:
+    """Return whether hooks of a module that is not a task, or of the user's callbacks, may add weights.
+
+    These hooks add layers to the module, or weights to the checkpoint that is being loaded.
+    """
+    hooks = ("configure_model", "setup", "on_load_checkpoint")
+    overrides = any(getattr(type(module), name) is not getattr(LightningModule, name) for name in hooks)
+    kinds = [type(one) for one in callbacks if not type(one).__module__.startswith(("lightning.", "lit_engine."))]
+    return (overrides and not isinstance(module, Task)) or any(kind.setup is not Callback.setup for kind in kinds)
 
 
 def complete_prediction(module: LightningModule, data: Any) -> None:
