@@ -462,8 +462,6 @@ def _add_checkpoint(config: Namespace) -> list[Any]:
     others = [one for one in callbacks if isinstance(one, ModelCheckpoint)]
     if config.enable_checkpointing is False or any(isinstance(one, Checkpoint) for one in others):
         return callbacks
-    for one in others:
-        one.save_last = False  # Lightning's last.ckpt is the newest of the best checkpoints
     return [*callbacks, Checkpoint() if others else LossCheckpoint()]
 
 

@@ -1,5 +1,8 @@
 """Code that is common in LightningModules but that `Task` does not use, such as hooks that freeze layers."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -162,6 +165,38 @@ def test_a_resumed_run_is_the_same_to_the_bit(lit, model, batches):
     resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
     assert resumed.status == 0, resumed.err
     assert differences(whole.run, resumed.run) == []
+
+
+class Choosing(Classifier):
+    """Selects the best checkpoint by the accuracy, whose name contains a slash."""
+
+    def validation_step(self, batch, batch_idx):
+        self.val_acc(self(batch[0]), batch[1])
+        self.log_dict({"val/acc": self.val_acc, "val/loss": self.current_epoch})
+
+    def configure_callbacks(self):
+        return ModelCheckpoint(monitor="val/acc", mode="max", filename="{epoch}-{val/acc:.2f}", save_last=True)
+
+
+def test_the_checkpoint_callback_of_a_module_selects_the_best_checkpoint(lit):
+    run = lit(f"fit --model test_own_code.Choosing {DATA}").run
+    assert sorted(path.name for path in (run / "checkpoints").glob("*.ckpt")) == ["last.ckpt"]
+    (best,) = (run / "checkpoints").glob("*/*.ckpt")
+    fit = json.loads((run / "metrics.json").read_text())["fit"]
+    assert fit["best_checkpoint"] == str(best.relative_to(run / "checkpoints"))
+    assert "best val/acc" in fit
+    run = run.rename(run.with_name("moved"))
+    done = lit(f"test {run}")
+    assert f"checkpoint: {run}/checkpoints/{fit['best_checkpoint']}\n" in done.out
+    assert "warning" not in done.err
+
+
+def test_a_best_checkpoint_outside_the_run(lit):
+    callback = "{class_path: ModelCheckpoint, init_args: {monitor: val_acc, mode: max, dirpath: elsewhere}}"
+    run = lit(f"fit --model test_own_code.Simple {DATA}", ["--trainer.callbacks+=" + callback]).run
+    (best,) = Path("elsewhere").resolve().glob("*.ckpt")
+    assert json.loads((run / "metrics.json").read_text())["fit"]["best_checkpoint"] == str(best)
+    assert f"checkpoint: {best}\n" in lit(f"test {run}").out
 
 
 @pytest.mark.parametrize("overlay", ["", "-c configs/overlays/tensorboard.yaml"])

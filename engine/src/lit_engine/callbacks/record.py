@@ -193,8 +193,9 @@ class RunRecord(Callback):
         self.run = RunDir(Path(path))
         for one in trainer.checkpoint_callbacks:
             # By default, Lightning saves checkpoints in the folder of the first logger.
-            if isinstance(one, ModelCheckpoint) and one.dirpath is None:
-                one.dirpath = str(self.run.checkpoints)
+            if isinstance(one, ModelCheckpoint):
+                one.dirpath = one.dirpath or str(self.run.checkpoints)
+                one.save_last = False  # Lightning's last.ckpt is the newest of the best checkpoints
         if self.metrics is not None:
             self.metrics.stage = lambda: get_current_stage(trainer)
         if not trainer.strategy.reduce_boolean_decision(config == self.config):
@@ -298,7 +299,8 @@ class RunRecord(Callback):
         }
         best = best_checkpoint(trainer)
         if best is not None and best.best_model_score is not None:
-            values["best_checkpoint"] = Path(best.best_model_path).name
+            path, folder = Path(best.best_model_path), self.run.checkpoints
+            values["best_checkpoint"] = str(path.relative_to(folder) if path.is_relative_to(folder) else path)
             values[f"best {best.monitor}"] = best.best_model_score.item()
         self.run.record("fit", values)
 

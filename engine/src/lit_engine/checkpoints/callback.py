@@ -109,6 +109,7 @@ class LossCheckpoint(Checkpoint):
     """Default checkpoint callback, which selects the best checkpoint by the validation loss.
 
     The metric, such as `val_loss`, is chosen during the first validation. Without such a loss, only `last.ckpt` exists.
+    The callback selects no checkpoint if the module's `configure_callbacks` returns another checkpoint callback.
     """
 
     def __init__(self) -> None:
@@ -121,7 +122,8 @@ class LossCheckpoint(Checkpoint):
         return type(self).__name__
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.monitor is None and not trainer.sanity_checking:
+        is_only = len(trainer.checkpoint_callbacks) == 1
+        if self.monitor is None and is_only and not trainer.sanity_checking:
             losses = (
                 name for name in logged_values(trainer) if strip_stage(name.partition("/dataloader_idx")[0]) == "loss"
             )

@@ -1,5 +1,6 @@
 """Selects the checkpoint of a run to resume from or to evaluate."""
 
+import os
 from pathlib import Path
 
 from lit_engine._lightning import epochs_in
@@ -91,16 +92,18 @@ def _best(run: RunDir) -> Path:
         return candidates[0]
     newest = find_newest_checkpoint(run)[0]
     states = read(newest).get("callbacks", {}).values()
-    names = [Path(s["best_model_path"]).name for s in states if s.get("best_model_score") is not None]
-    named = [run.checkpoints / name for name in names if (run.checkpoints / name).is_file()]
+    paths = [(s["best_model_path"], s["dirpath"]) for s in states if s.get("best_model_score") is not None]
+    # If the run was moved, its checkpoints are found by the path in their folder.
+    recorded = [(run.checkpoints / os.path.relpath(path, folder), Path(path)) for path, folder in paths]
+    named = [path for both in recorded for path in both if path.is_file()]
     best = (named or sort_by_age(candidates) or [newest])[0]
     if best == newest and read(best).get("global_step") == 0:
         raise RunError(
             f"{run.path} has no trained weights, because training ended in the first epoch; "
             "use `--ckpt_path last` for the initial weights"
         )
-    if names and best.name != names[0]:
-        warn_once(f"warning: the best checkpoint {names[0]} does not exist, using {best.name}")
+    if recorded and best not in recorded[0]:
+        warn_once(f"warning: the best checkpoint {recorded[0][0].name} does not exist, using {best.name}")
     return best
 
 
