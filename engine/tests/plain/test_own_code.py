@@ -263,6 +263,10 @@ def test_plan_needs_the_length_of_the_data(lit):
     fit = "fit --model test_own_code.Simple --data test_own_code.Streaming --epochs 2 --plan"
     assert "set trainer.limit_train_batches" in error_of(lit(fit))
     assert lit(fit, "--trainer.limit_train_batches=5").status == 0
+    for finder, what in (("BatchSizeFinder", "batch_size"), ("LearningRateFinder", "lr")):
+        line = error_of(lit(fit, f"--trainer.callbacks+={finder}"))
+        assert finder in line
+        assert f"--find {what}" in line
 
 
 def test_validation_does_not_mention_checkpoints_to_keep(lit):
