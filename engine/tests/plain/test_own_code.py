@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from metric_objects import Classifier, Data
 from test_plain import StopAfter
 from torch.utils.data import DataLoader, IterableDataset
@@ -147,6 +147,7 @@ class Drawing(Classifier):
 
     def on_validation_epoch_end(self):
         self.logger.experiment.add_image("noise", torch.rand(3, 8, 8), self.current_epoch)
+        Path(self.logger.log_dir, "epoch.txt").write_text(str(self.current_epoch))
 
     def configure_callbacks(self):
         return [ModelCheckpoint(monitor="val_loss")]
@@ -175,7 +176,8 @@ class Choosing(Classifier):
         self.log_dict({"val/acc": self.val_acc, "val/loss": self.current_epoch})
 
     def configure_callbacks(self):
-        return ModelCheckpoint(monitor="val/acc", mode="max", filename="{epoch}-{val/acc:.2f}", save_last=True)
+        best = ModelCheckpoint(monitor="val/acc", mode="max", filename="{epoch}-{val/acc:.2f}", save_last=True)
+        return [EarlyStopping("val/loss"), best]
 
 
 def test_the_checkpoint_callback_of_a_module_selects_the_best_checkpoint(lit):
@@ -191,6 +193,12 @@ def test_the_checkpoint_callback_of_a_module_selects_the_best_checkpoint(lit):
     assert "warning" not in done.err
 
 
+def test_find_lr_without_the_callbacks_of_a_module(lit):
+    done = lit(f"fit --model test_own_code.Choosing {DATA} --find lr")
+    assert done.status == 0, done.err
+    assert "suggested: --model.learning_rate=" in done.out
+
+
 def test_a_best_checkpoint_outside_the_run(lit):
     callback = "{class_path: ModelCheckpoint, init_args: {monitor: val_acc, mode: max, dirpath: elsewhere}}"
     run = lit(f"fit --model test_own_code.Simple {DATA}", ["--trainer.callbacks+=" + callback]).run
@@ -203,10 +211,13 @@ def test_a_best_checkpoint_outside_the_run(lit):
 def test_images_are_logged_to_tensorboard(lit, overlay):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    done = lit(f"fit --model test_own_code.Drawing {DATA} {overlay} --trainer.callbacks+=Figures")
+    fit = f"fit --model test_own_code.Drawing {DATA} {overlay} --trainer.callbacks+=Figures"
+    done = lit(fit, "--trainer.callbacks+=Timer")  # one of Timer's arguments is an Enum
     assert done.status == 0, done.err
     assert done.out.count("note: `logger.experiment.add_image` needs a logger") == (not overlay)
     assert {file.parent for file in done.run.rglob("*.ckpt")} == {done.run / "checkpoints"}
+    assert (done.run / ("tensorboard" if overlay else "") / "epoch.txt").read_text() == "1"
+    assert lit(f"fit {done.run}").status == 0
     if overlay:
         events = EventAccumulator(str(done.run / "tensorboard")).Reload()
         assert "noise" in events.Tags()["images"]
@@ -252,6 +263,10 @@ def test_what_is_not_supported_is_rejected_before_training(lit):
     assert "use the overlay configs/overlays/swa.yaml" in error_of(
         lit(fit, "--trainer.callbacks+=StochasticWeightAveraging --trainer.callbacks.swa_lrs=0.01")
     )
+    for finder, what in (("BatchSizeFinder", "batch_size"), ("LearningRateFinder", "lr")):
+        line = error_of(lit(fit, f"--trainer.callbacks+={finder}"))
+        assert finder in line
+        assert f"--find {what}" in line
     line = error_of(lit(f"fit --model test_own_code.Storing {DATA}"))
     assert "because it would contain numpy" in line
     assert "store tensors" in line
@@ -263,10 +278,6 @@ def test_plan_needs_the_length_of_the_data(lit):
     fit = "fit --model test_own_code.Simple --data test_own_code.Streaming --epochs 2 --plan"
     assert "set trainer.limit_train_batches" in error_of(lit(fit))
     assert lit(fit, "--trainer.limit_train_batches=5").status == 0
-    for finder, what in (("BatchSizeFinder", "batch_size"), ("LearningRateFinder", "lr")):
-        line = error_of(lit(fit, f"--trainer.callbacks+={finder}"))
-        assert finder in line
-        assert f"--find {what}" in line
 
 
 def test_validation_does_not_mention_checkpoints_to_keep(lit):

@@ -99,6 +99,10 @@ class MetricsCSV(Logger):
     def save_dir(self) -> str:
         return str(self.file.parent)
 
+    @property
+    def log_dir(self) -> str:
+        return self.save_dir
+
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """Do nothing, because config.yaml contains the hyperparameters."""

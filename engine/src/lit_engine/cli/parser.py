@@ -9,6 +9,7 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
@@ -45,6 +46,9 @@ NEW_SAMPLES = {"images": "a folder of images", "table": "a table"}
 
 # Matches `trainer.callbacks.EarlyStopping.mode` and `trainer.callbacks.mode`, which sets the mode of the last callback.
 STOPPING_MODE = re.compile(r"trainer\.callbacks(\.\w*EarlyStopping(\[\d+\])?)?\.mode")
+
+# Some of Lightning's arguments are annotated as `str`, but their default is a member of an Enum.
+yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, value: dumper.represent_data(value.value))
 
 # Options that a run's config.yaml omits, because they do not describe the run itself.
 NOT_IN_CONFIG = (*(option.name for option in OPTIONS if not option.is_recorded), "ckpt_path", "config")

@@ -94,6 +94,7 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     freezing = [callback.of_first_epoch() for callback in callbacks if isinstance(callback, Unfreezing)]
     kept = filter(None, [*freezing, accumulation_schedule(trainer)])
     reconfigure(trainer, callbacks=[*kept, finder], loggers=[], limit_val_batches=0)
+    model.configure_callbacks = lambda: []  # type: ignore[method-assign]
     trainer.fit(model, datamodule=datamodule)
     rates = finder.curve[: len(finder.losses)]
     best = find_steepest_rate(rates, finder.losses)
