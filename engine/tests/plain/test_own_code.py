@@ -142,6 +142,17 @@ class Streaming(Data):
         return DataLoader(Endless(), batch_size=32)
 
 
+class Staged(Data):
+    """Creates the validation split only for `fit`, as in Lightning's documentation."""
+
+    def setup(self, stage):
+        if stage == "fit":
+            self.validation = super().val_dataloader().dataset
+
+    def val_dataloader(self):
+        return DataLoader(self.validation, batch_size=32)
+
+
 class Drawing(Classifier):
     """Logs an image per validation, and configures a callback."""
 
@@ -285,6 +296,14 @@ def test_validation_does_not_mention_checkpoints_to_keep(lit):
         "fit --model test_own_code.Quiet --data metric_objects.Data --epochs 1 --trainer.limit_train_batches=1"
     ).run
     assert "no best checkpoint is kept" not in lit(f"validate --run {run}").out
+
+
+def test_validation_of_a_split_that_is_created_for_fit(lit):
+    run = lit("fit --model test_own_code.Simple --data test_own_code.Staged --epochs 1").run
+    done = lit(f"validate {run}")
+    assert done.status == 0, done.err
+    sections = json.loads((run / "metrics.json").read_text())
+    assert sections["validate"]["val_loss"] == pytest.approx(sections["fit"]["val_loss"])
 
 
 def test_nested_outputs_cannot_be_exported():

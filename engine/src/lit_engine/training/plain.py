@@ -47,6 +47,22 @@ def adds_weights_later(module: LightningModule, callbacks: Iterable[Callback] = 
     return (overrides and not isinstance(module, Task)) or any(kind.setup is not Callback.setup for kind in kinds)
 
 
+def complete_validation(data: Any) -> None:
+    """Call `setup("fit")` for validation if `val_dataloader` needs it, as in Lightning's examples."""
+    if type(data).val_dataloader is LightningDataModule.val_dataloader:  # there is no validation split
+        return
+    val_dataloader = data.val_dataloader
+
+    def set_up_and_load() -> Any:
+        try:
+            return val_dataloader()
+        except (AttributeError, TypeError):  # the validation split does not exist, or is None
+            data.setup("fit")
+            return val_dataloader()
+
+    data.val_dataloader = set_up_and_load
+
+
 def complete_prediction(module: LightningModule, data: Any) -> None:
     """Add a `predict_step` that calls `forward`, and a `predict_dataloader` for the test split, if they are missing.
 
