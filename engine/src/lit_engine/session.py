@@ -97,11 +97,10 @@ def _shorten(error: Exception, args: Sequence[str]) -> str | None:
     # raised by torch's inductor
     if re.search(r"No working C\+\+ compiler|Failed to find C compiler", str(error)):
         return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
-    # `self.log` was called with an invalid value, such as a tensor with several elements
-    if isinstance(error, ValueError) and str(error).startswith("`self.log("):
+    # An invalid value such as a tensor with several elements, a checkpoint that does not fit the layers that a hook
+    # created, or a hook of Lightning 1
+    if str(error).startswith(("`self.log(", "Error(s) in loading state_dict for ", "Support for `")):
         return str(error)
-    if isinstance(error, RuntimeError) and str(error).startswith("Error(s) in loading state_dict for "):
-        return str(error)  # `setup` created layers that do not fit the checkpoint
     if isinstance(error, OSError):
         return explain_no_access(error)
     return explain(error, args) if isinstance(error, UserError | MisconfigurationException) else None

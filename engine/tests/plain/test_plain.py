@@ -284,12 +284,31 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from lightning.pytorch import LightningModule
 from metric_objects import Classifier, Data
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 class NoPrediction(Classifier):
     def predict_step(self, batch, batch_idx):
         pass
+
+class NoForward(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(20, 3)
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch[0]).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+class Sampling(Classifier):
+    def forward(self, x):
+        return torch.randn_like(self.model(x))
+
+    def training_step(self, batch, batch_idx):
+        return self.model(batch[0]).square().mean()
 
 class Three(Classifier):
     def forward(self, a, b, c):
@@ -476,6 +495,19 @@ class Odd(Classifier):
 """
 
 
+OLD = """
+import pytorch_lightning
+from metric_objects import Classifier
+
+class PytorchLightning(pytorch_lightning.LightningModule):
+    pass
+
+class Hook(Classifier):
+    def validation_epoch_end(self, outputs):
+        pass
+"""
+
+
 @pytest.fixture
 def unusual(workspace, monkeypatch):
     """A module with unusual code."""
@@ -496,11 +528,34 @@ def test_unusual_code_works_or_gets_one_line(lit, unusual):
     assert "NoPrediction.predict_step returned None" in line_of_error(lit(f"predict --run {run}"))
     run = lit(f"{fit} --model unusual.Odd --data metric_objects.Data").run
     assert "predict_step returned object, which cannot be saved" in line_of_error(lit(f"predict --run {run}"))
+    run = lit(f"{fit} --model unusual.NoForward --data metric_objects.Data").run
+    for again in (f"predict --run {run}", f"export {run}"):
+        assert "NoForward has no forward" in line_of_error(lit(again))
+    run = lit(f"{fit} --model unusual.Sampling --data metric_objects.Data").run
+    assert "because `forward` draws random numbers" in line_of_error(lit(f"export {run}"))
     vector = lit(f"{fit} --model unusual.Vector --data metric_objects.Data")
     assert "the tensor must have a single element" in line_of_error(vector)
     run = lit(f"{fit} --model metric_objects.Classifier --data unusual.Positional").run
     for again in (f"predict --run {run}", f"export {run}"):
         assert "pass its arguments by name (batch_size=32)" in line_of_error(lit(again))
+
+
+USES = "old.PytorchLightning uses pytorch_lightning, so import lightning.pytorch instead"
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ("--model old.PytorchLightning", USES),
+    ("-c old.yaml", USES),
+    ("--model old.Hook", "Support for `validation_epoch_end` has been removed"),
+    ("--model old.py", "old.py is a file: write the path of a class, such as old.NAME"),
+])  # fmt: skip
+def test_old_code_and_files_get_one_line(lit, workspace, monkeypatch, options, message):
+    pytest.importorskip("pytorch_lightning")
+    (workspace / "old.py").write_text(OLD)
+    monkeypatch.syspath_prepend(workspace)
+    sys.modules.pop("old", None)
+    (workspace / "old.yaml").write_text("model:\n  class_path: old.PytorchLightning\n")
+    assert message in line_of_error(lit(f"fit {options} --data metric_objects.Data --epochs 1"))
 
 
 @pytest.mark.parametrize("name", ["Scaled", "Recurrent"])

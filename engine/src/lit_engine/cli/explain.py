@@ -156,6 +156,8 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
         elsewhere = next((text for name, text in _ELSEWHERE.items() if name in message), None)
         return elsewhere or reason + _option_meant(reason, error.parser)
     reason = re.sub(r"^Expected a dot import path string: ", "no class ", reason)
+    if file := re.match(r"Invalid content in sub-config file (\S+)\.py\b", reason):
+        return f"{key}: {file[1]}.py is a file: write the path of a class, such as {file[1].replace('/', '.')}.NAME"
     reason = re.sub(r"^Importing '(.*)' is not allowed, denied.*", r"a config must not use \1", reason)
     if key in BASES and "is not accepted" in reason:
         return f"{key} needs a data module that extends lit_engine's SplitData, ImageData or TabularData: {BASES[key]}"
@@ -208,6 +210,11 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
         classes |= {name: name for name in index_classes()}
         near = nearest(quoted[1] if quoted else last, classes)
         return f"; did you mean {classes[near]}?" if near else ""
+    if reason.startswith("Import path") and (given := re.search(r"Given value: (?:.*class_path\W+)?([\w.]+)", message)):
+        with suppress(ImportError, AttributeError, ValueError):
+            if any(kind.__module__.startswith("pytorch_lightning.") for kind in resolve_name(given[1]).__mro__):
+                return f": {given[1]} uses pytorch_lightning, so import lightning.pytorch instead"
+        return ""
     if reason.startswith("Not a valid subclass"):
         words = set(re.findall(r"(\w+)'?[:=]", message)) - {"class_path"}
         return next((f"; {word}: did you mean class_path?" for word in words if nearest(word, ["class_path"])), "")

@@ -18,8 +18,10 @@ def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
     tensor, this tensor is the only input.
 
     Raises:
-        UserError: if the batch does not contain a tensor for each argument.
+        UserError: if there is no `forward`, or the batch does not contain a tensor for each argument.
     """
+    if type(module).forward is LightningModule.forward:
+        raise UserError(f"{type(module).__name__} has no forward: implement it, or predict_step to predict")
     arguments = inspect.signature(module.forward).parameters.values()
     names = [a.name for a in arguments if a.kind in (a.POSITIONAL_ONLY, a.POSITIONAL_OR_KEYWORD)]
     needed = [a.name for a in arguments if a.name in names and a.default is a.empty] or names[:1] or ["inputs"]

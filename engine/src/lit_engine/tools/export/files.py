@@ -112,7 +112,9 @@ class Exporter:
         compared = "`predict`" if hasattr(self.task, "exported") else "`forward`"
         what = f"differs from {compared} by at most {found.max():.1g} ({made.unit}; {self._samples()} samples)"
         if not found.max() <= MOST:  # also true for NaN
-            raise UserError(f"{format}: {what}; no file was written")
+            is_random = not hasattr(self.task, "exported") and not made.difference(made.parts, *self.seen[0]) <= MOST
+            why = ", because `forward` draws random numbers: move the sampling to another method" if is_random else ""
+            raise UserError(f"{format}: {what}{why}; no file was written")
         if steps := self.preparation.get("eval_transforms"):
             what += f"; not included: {', '.join(steps)}"
         return f", {what}"
