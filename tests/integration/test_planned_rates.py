@@ -1,10 +1,12 @@
-"""`--plot_lr` with the schedules of docs/training.md and with several optimizers."""
+"""`--plot_lr` with the schedules of docs/training.md, and all planning options with several optimizers."""
 
 import re
 from pathlib import Path
 
 import pytest
 import yaml
+
+from translation_run import SIZES
 
 DOCS = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(schedulers:.*?)```", DOCS, re.DOTALL)
@@ -22,3 +24,13 @@ def test_the_plan_has_a_line_an_optimizer(lit):
     result = lit("fit translation_two_optimizers --model.accumulate=4 --plot_lr")
     assert result.status == 0, result.err
     assert len([line for line in result.out.splitlines() if line.startswith("lr/")]) == 2
+
+
+@pytest.mark.parametrize(("option", "line"), [
+    ("--find batch_size", "suggested: --data.batch_size="),
+    ("--plan", "time: "),
+])  # fmt: skip
+def test_several_optimizers_are_tried_without_their_schedules(lit, option, line):
+    result = lit(f"fit translation_two_optimizers {SIZES} {option}")
+    assert result.status == 0, result.err
+    assert line in result.out

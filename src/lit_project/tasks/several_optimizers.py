@@ -92,7 +92,8 @@ class SeveralOptimizers(Task):
             optimizer = build_optimizer(part.optimizer, [by_name[part.name]])
             if isinstance(optimizer, LBFGS):
                 raise UserError(f"parts: {part.name} cannot use LBFGS, which evaluates the loss several times per step")
-            schedules = build_schedulers(part.schedulers, optimizer, self.length)
+            # `--find` and `--plan` remove all schedules from the task.
+            schedules = build_schedulers(part.schedulers if self.schedules else [], optimizer, self.length)
             if any("monitor" in config and config["interval"] == "step" for config in schedules):
                 raise UserError(f"parts: a schedule of {part.name} monitors a metric: set its interval to epoch")
             optimizers.append(optimizer)

@@ -192,7 +192,7 @@ def attempt(session: Session, is_brief: bool = False) -> Meter:
     """Train for three short epochs in a new run (one epoch if `is_brief`). Stop early if memory runs out."""
     trainer, model, datamodule = session.prepare()
     device, every = trainer.strategy.root_device, trainer.check_val_every_n_epoch
-    if isinstance(model, Task) and model.automatic_optimization:
+    if isinstance(model, Task):
         model.schedules = []  # schedules depend on the length of the actual run
     skip_sanity_check(trainer)
     callbacks, count, meter = trainer.callbacks, Count(every), Meter(is_brief)  # type: ignore[attr-defined]
