@@ -104,10 +104,11 @@ TRANSFORMER = (
 
 @pytest.mark.parametrize("options", [(), pytest.param(TRANSFORMER, marks=pytest.mark.slow)], ids=["words", "subwords"])
 def test_the_script_beside_the_files_translates_as_the_run_does(tmp_path_factory, tmp_path, options, capfd):
-    longer = "--trainer.max_epochs=12", "--trainer.limit_train_batches=1.0"
+    longer = "--trainer.max_epochs=12", "--trainer.limit_train_batches=1.0", "--model.decoding.n_best=2"
     run = train(tmp_path_factory.mktemp("runs"), *longer, *options)
     capfd.readouterr()
     assert main(["export", f"--run={run}", "--format=pt2,onnx,safetensors", f"--output={tmp_path}"]) == 0
+    assert capfd.readouterr().out.count("; 30 samples)") == 5
     names = {"encoder.pt2", "step.pt2", "encoder.onnx", "step.onnx", "model.safetensors", "model.json"}
     made = {*names, "translate.py", "preparation.py", "tokens.py"}
     assert {path.name for path in tmp_path.iterdir()} == made

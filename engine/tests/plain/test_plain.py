@@ -468,10 +468,10 @@ class Scaled(Classifier):  # float32 rounds these outputs by more than 0.01
 class Recurrent(Scaled):
     def __init__(self):
         super().__init__()
-        self.model = torch.nn.LSTM(5, 3, batch_first=True)
+        self.model = self.backend = torch.nn.LSTM(5, 3, batch_first=True)
 
     def forward(self, x):
-        h, (state, _) = self.model(x.unflatten(1, (-1, 5)))
+        h, (state, _) = self.backend(x.unflatten(1, (-1, 5)))
         return h, state
 
     def training_step(self, batch, batch_idx):

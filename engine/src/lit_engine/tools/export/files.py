@@ -16,6 +16,7 @@ from lit_engine.project import current
 from lit_engine.run.directory import RunDir
 from lit_engine.tools.export.formats import run_in_two_batches, trace, write_onnx, write_pt2, write_safetensors
 from lit_engine.tools.export.parts import Exported, Run, export_forward, get_example_inputs
+from lit_engine.training.task import Task
 
 WRITERS = {"pt2": write_pt2, "onnx": write_onnx}
 MOST = 1e-4  # allowed difference from `predict`. Float32 rounding errors are smaller.
@@ -38,8 +39,8 @@ class Exporter:
         settings = {"accelerator": "cpu", "precision": "32-true", "limit_predict_batches": 2, "inference_mode": False}
         self.task, data, trainer = load_for_prediction(run, checkpoint, **settings)
         self.preparation = data.describe_preparation() if hasattr(data, "describe_preparation") else {}
-        # torch.export rejects compiled models, and warns about the channels-last memory format.
-        vars(self.task).update(backend=None, channels_last=False)
+        if isinstance(self.task, Task):
+            self.task.channels_last = False  # torch.export warns about this memory format
         # Without an `exported` method, files are compared with `forward`, so `predict_step` is not needed.
         predict: Any = self.task.predict_step if hasattr(self.task, "exported") else lambda *_: {}
         self.seen: list[tuple[Any, dict[str, list[Any]]]] = []  # (batch, output of `predict_step`)
@@ -97,7 +98,7 @@ class Exporter:
 
     def _samples(self) -> int:
         if hasattr(self.task, "exported"):
-            return sum(len(rows["index"]) for _, rows in self.seen)
+            return sum(len({*rows["index"]}) for _, rows in self.seen)
         return sum(len(next(iter(get_example_inputs(self.task, batch).values()))) for batch, _ in self.seen)
 
     def _compare(self, made: Exported, runs: Mapping[str, Run], format: str) -> str:
