@@ -183,6 +183,12 @@ def test_a_column_is_a_number_or_a_list_of_words():
     assert re.findall(r"<option>(\w+)", fields) == ["green", "red"]
 
 
+def test_the_page_of_a_table_with_an_input_shape():
+    data = SimpleNamespace(input_shape=(1,), columns={"weight": [99.5, 20.0]})
+    page = Predictor.page(SimpleNamespace(data=data, kind="table", title="run", about=""), 20)
+    assert '<input name="weight"' in page
+
+
 def test_mistakes_are_errors_of_one_line(lit, trained, monkeypatch):
     def refused(*parts):
         result = lit("serve", *parts)

@@ -72,7 +72,7 @@ class Predictor:
             "images": "photos" if images else "chart",  # CSS class of images in answers
             "draws": draws,
             "table": bool(columns),
-            "line": max(24, 280 // max(sides)),  # line width of at least one input pixel
+            "line": max(24, 280 // max(sides, default=1)),  # line width of at least one input pixel
             "paper": paper,
             "ink": ink,
             "delimiter": TAB if delimiter in ("tab", r"\t") else delimiter,
