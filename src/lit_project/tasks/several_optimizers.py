@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.optim import LBFGS
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lit_engine.distributed.sharding import clip_norm, gradients
 from lit_engine.errors import UserError
@@ -55,6 +54,7 @@ class SeveralOptimizers(Task):
         UserError: a parameter belongs to no part or several parts, or a pattern matches nothing.
     """
 
+    accumulate: int
     untrained: ClassVar[dict[str, Any]] = {"parts": [Part("all", [], no_optimizer)]}
 
     def __init__(self, parts: list[Part], accumulate: int = 1, clip_norm: float | None = None, **kwargs: Any) -> None:
@@ -105,7 +105,7 @@ class SeveralOptimizers(Task):
         loss: Any = super().training_step(batch, batch_idx)
         self.manual_backward(loss)
         done = batch_idx + 1
-        if done % (self.accumulate or 1) == 0 or done == self.trainer.num_training_batches:
+        if done % self.accumulate == 0 or done == self.trainer.num_training_batches:
             self._step_optimizers()
         return loss.detach()
 
@@ -129,14 +129,13 @@ class SeveralOptimizers(Task):
         self._step_schedules("step", self.trainer.global_step)
 
     def _step_schedules(self, interval: str, done: int) -> None:
-        for config, schedule in zip(self.trainer.lr_scheduler_configs, self.schedules, strict=True):
-            watches = isinstance(config.scheduler, ReduceLROnPlateau)  # `Task` itself steps plateau schedulers.
-            if schedule.interval == interval and done % schedule.frequency == 0 and not watches:
-                config.scheduler.step()  # type: ignore[call-arg]
+        for config in self.trainer.lr_scheduler_configs:
+            if config.interval == interval and done % config.frequency == 0:
+                self.lr_scheduler_step(config.scheduler, None)
 
     def log_reduced(self, values: Mapping[str, float]) -> None:
         """Log values at the current optimizer step. Lightning would count micro-batches instead."""
-        if (self.accumulate or 1) > 1:
+        if self.accumulate > 1:
             # Like Lightning, count training steps from 0. A test after training is logged at the next step.
             step = self.trainer.global_step - (self.trainer.state.fn == "fit")
             values = {**values, "epoch": self.current_epoch, "step": step}
