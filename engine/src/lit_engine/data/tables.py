@@ -31,6 +31,11 @@ def number_in(cell: str) -> float:
     return value if abs(value) <= LARGEST else math.nan
 
 
+def parse_delimiter(name: str) -> str:
+    r"""Return a tab character for `tab` or `\t`, or any other delimiter unchanged."""
+    return TAB if name in ("tab", r"\t") else name
+
+
 class CSVFile:
     """UTF-8 CSV file with a header line. Blank lines are skipped.
 
@@ -47,7 +52,7 @@ class CSVFile:
 
     def __init__(self, file: str | Path, delimiter: str = ",") -> None:
         self.file = Path(file).expanduser()
-        self.delimiter = TAB if delimiter in ("tab", r"\t") else delimiter
+        self.delimiter = parse_delimiter(delimiter)
         _, _, header = next(self._lines(), (0, 1, []))
         self.names = [name.strip() for name in header]
         if not any(self.names):

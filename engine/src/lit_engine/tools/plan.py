@@ -56,8 +56,8 @@ class Count(Callback):
         checks = 1 if math.isinf(interval) else int(batches // interval)
         checks *= len(steps) // self.every if self.every else 1
         validated = int(sum(trainer.num_val_batches))
-        self.length = {"epochs": len(steps), "steps": sum(steps), "validations": checks if validated else 0}
-        self.length["batches"] = validated
+        checks = checks if validated else 0
+        self.length = {"epochs": len(steps), "steps": sum(steps), "validations": checks, "batches": validated}
         raise PlanDone
 
 

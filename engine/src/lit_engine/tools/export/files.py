@@ -42,7 +42,8 @@ class Exporter:
         if isinstance(self.task, Task):
             self.task.channels_last = False  # torch.export warns about this memory format
         # Without an `exported` method, files are compared with `forward`, so `predict_step` is not needed.
-        predict: Any = self.task.predict_step if hasattr(self.task, "exported") else lambda *_: {}
+        self.has_exported = hasattr(self.task, "exported")
+        predict: Any = self.task.predict_step if self.has_exported else lambda *_: {}
         self.seen: list[tuple[Any, dict[str, list[Any]]]] = []  # (batch, output of `predict_step`)
 
         def predict_step(batch: Any, *args: Any) -> Any:
@@ -64,7 +65,7 @@ class Exporter:
             UserError: the model cannot be exported, or the outputs of a file differ from `predict`.
         """
         task: Any = self.task
-        make = getattr(task, "exported", None) or partial(export_forward, task)
+        make = task.exported if self.has_exported else partial(export_forward, task)
         made: Exported = make(self.seen[0][0])
         about = {
             "task": type(task).__name__,
@@ -88,7 +89,7 @@ class Exporter:
                 files = [f"{name}.{format}" for name in made.parts]
                 parts = zip(programs.items(), made.parts.values(), files, strict=True)
                 runs = {name: WRITERS[format](p, part, text, folder / file) for (name, p), part, file in parts}
-                if hasattr(task, "exported"):
+                if self.has_exported:
                     runs = {name: run_in_two_batches(run) for name, run in runs.items()}
             notes |= dict.fromkeys(files, self._compare(made, runs, format))
         for name, content in {"model.json": text, **(made.with_onnx if "onnx" in formats else {})}.items():
@@ -97,7 +98,7 @@ class Exporter:
         return notes
 
     def _samples(self) -> int:
-        if hasattr(self.task, "exported"):
+        if self.has_exported:
             return sum(len({*rows["index"]}) for _, rows in self.seen)
         return sum(len(next(iter(get_example_inputs(self.task, batch).values()))) for batch, _ in self.seen)
 
@@ -110,7 +111,7 @@ class Exporter:
                 f"{format}: the file rejects a batch, because the shapes of inputs may differ only in the number of "
                 f"samples ({why}). If all inputs will have equal shapes, set example_input_array"
             ) from error
-        compared = "`predict`" if hasattr(self.task, "exported") else "`forward`"
+        compared = "`predict`" if self.has_exported else "`forward`"
         what = f"differs from {compared} by at most {found.max():.1g} ({made.unit}; {self._samples()} samples)"
         if not found.max() <= MOST:  # also true for NaN
             is_random = not hasattr(self.task, "exported") and not made.difference(made.parts, *self.seen[0]) <= MOST

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from lit_engine.tools.runs.significance import Z
+
 RESAMPLES = 1000
-Z = 1.959964  # 97.5 % quantile of the normal distribution
 Interval = tuple[float, float, float]  # value, lower and upper limit
 
 

@@ -74,7 +74,7 @@ def render_page(run: Run) -> str:
     parts["How to use it"] = [html.code(_commands(run))]
     if (config := run.path / "config.yaml").is_file():
         parts["How to use it"].append(html.code(config.read_text(encoding="utf-8"), "The complete config"))
-    parts["Files"] = [*_files(run.path)]
+    parts["Files"] = [_files(run.path)]
     shown = {title: inside for title, inside in parts.items() if inside}
     body = [part for title, inside in shown.items() for part in (html.heading(title), *inside)]
     footer = f"{program()} · {datetime.now():%Y-%m-%d %H:%M}"
@@ -115,15 +115,14 @@ def _without_defaults(value: Any) -> Any:
     return value
 
 
-def _files(folder: Path) -> Iterator[str]:
-    """Yield a table that links to every file of a run."""
+def _files(folder: Path) -> str:
+    """Return a table that links to every file of a run."""
     rows: list[list[html.Cell]] = []
     for file in sorted(folder.rglob("*")):
         if file.is_file() and file.name[0] != "." and file != folder / "index.html":
             size = file.stat().st_size
             rows.append([html.link(str(file.relative_to(folder)), file, folder), (f"{size / 1000:,.1f} kB", size)])
-    if rows:
-        yield html.folded(f"All {len(rows)} files", html.table(["file", "size"], rows))
+    return html.folded(f"All {len(rows)} files", html.table(["file", "size"], rows))
 
 
 def _short(run: Run, key: str) -> str:
@@ -169,7 +168,7 @@ def _numbers(run: Run, sections: Mapping[str, Any]) -> tuple[list[str], list[lis
     return ["metric", *columns], [[name, *(_format(of.get(name), name) for of in columns.values())] for name in ordered]
 
 
-def _format(value: float | None, name: str = "") -> html.Cell:
+def _format(value: float | None, name: str) -> html.Cell:
     return ("", None) if value is None else (f"{value:,.0f}" if name in SIZES else number(value), value)
 
 

@@ -1,19 +1,17 @@
 """Builds the columns of a comparison for the terminal, CSV files and the page."""
 
-import csv
-import io
 import json
 import math
 import os
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lit_engine.run.directory import csv_text
 from lit_engine.tools.pages.html import Cell
-from lit_engine.tools.runs.differences import CLASS, COUNT, Comparison, Row, mean_sd
+from lit_engine.tools.runs.differences import CLASS, COUNT, Comparison, Row, count_states, mean_sd
 
 
 class Column(NamedTuple):
@@ -90,15 +88,13 @@ def in_terminal(columns: Sequence[Column]) -> list[str]:
 
 def as_csv(columns: Sequence[Column]) -> str:
     """Return the table as CSV with full precision, including the standard deviations of groups."""
-    whole = []
+    whole: dict[str, Sequence[Any]] = {}
     for column in columns:
-        whole.append([column.name, *(cell if isinstance(cell, str) else cell[1] for cell in column.cells)])
+        whole[column.name] = [cell if isinstance(cell, str) else cell[1] for cell in column.cells]
         if column.sds:
-            whole.append([f"{column.name} sd", *column.sds])
-    text = io.StringIO()
-    lines = zip(*whole, strict=True)
-    csv.writer(text, lineterminator="\n").writerows(["" if v is None or v != v else v for v in line] for line in lines)
-    return text.getvalue()
+            whole[f"{column.name} sd"] = column.sds
+    lines = (["" if v is None or v != v else v for v in line] for line in zip(*whole.values(), strict=True))
+    return csv_text([dict(zip(whole, line, strict=True)) for line in lines], list(whole))
 
 
 def names_of(rows: Sequence[Row]) -> list[str]:
@@ -165,8 +161,7 @@ def _pooled(row: Row, name: str) -> Cell:
 
 
 def _states(row: Row) -> str:
-    count = Counter(run.state for run in row.runs)
-    return ", ".join(f"{n} {state}" for state, n in count.items()) if row.grouped else row.runs[0].state
+    return count_states(run.state for run in row.runs) if row.grouped else row.runs[0].state
 
 
 def _options(rows: Sequence[Row], key: str) -> list[str]:

@@ -61,6 +61,11 @@ def mean_sd(values: Sequence[float]) -> tuple[float, float, int]:
     return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1)) if n > 1 else math.nan, n
 
 
+def count_states(states: Iterable[str]) -> str:
+    """Return how many runs or trials are in each state, such as `3 finished, 1 killed`."""
+    return ", ".join(f"{n} {state}" for state, n in Counter(states).items())
+
+
 class Comparison:
     """A comparison of several runs.
 
@@ -125,8 +130,7 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """Return a summary of the runs' states and the caveats that apply to the table."""
-        count = Counter(run.state for run in self.runs)
-        states = ", ".join(f"{n} {state}" for state, n in count.items())
+        states = count_states(run.state for run in self.runs)
         groups = f"groups: {len(self.rows)}, over {', '.join(self.over)}; " if self.over and len(self.rows) > 1 else ""
         notes = [f"{groups}runs: {states}"]
         if len(self.tasks) > 1:

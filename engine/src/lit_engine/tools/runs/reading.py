@@ -50,12 +50,13 @@ class Run:
         """Read a run. Raises RunError if one of its files is broken."""
         run = RunDir(path)
         try:
-            state, sections, entries, rows = run.state(), run.metrics(), run.entries(), run.history()[1]
+            state, sections, entries, (columns, rows) = run.state(), run.metrics(), run.entries(), run.history()
+            first, last = (entries[0], entries[-1]) if entries else ({}, {})
             options = dict(options_of(run.config() if run.config_file.is_file() else {}))
             if options.get("data.folds") is None:  # `fold` has no effect without `folds`
                 options.pop("data.fold", None)
-            options |= {name: entries[0].get(name) if entries else None for name in ("init_from", "init_prefixes")}
-            fork = entries[0].get("fork") if entries else None
+            options |= {name: first.get(name) for name in ("init_from", "init_prefixes")}
+            fork = first.get("fork")
             options["fork"] = fork and f"{fork['run']}, {fork['checkpoint']}, step {fork['step']}"
             own = [row for row in rows if not fork or int(row["step"]) >= fork["step"]]
             fit, test = sections.get("fit", {}), sections.get("test", {})
@@ -64,29 +65,30 @@ class Run:
             # LossCheckpoint has no option for its metric, but records the best value as `best NAME`.
             monitor = monitor or next((name[5:] for name in fit if name.startswith("best ")), None)
             if monitor:
-                monitor = find_metric(monitor, [*(rows[0] if rows else ()), *fit])
+                monitor = find_metric(monitor, [*columns, *fit])
             trained = {n: v for n, v in numbers(fit).items() if get_stage(n) == "train" and not n.startswith("best ")}
             validated = _best(own, monitor, maximize, known) or numbers(fit, "val")
             took = [entry["seconds"] for entry in entries if "seconds" in entry]
             if not took and "seconds" in fit:  # the run was killed during the test
                 took = [fit["seconds"]]
-            if state == "running" and entries:
-                took = [*took, (datetime.now(UTC) - _time(entries[-1]["time"])).total_seconds()]
+            times = [datetime.fromisoformat(entry["time"]) for entry in entries]
+            if state == "running" and times:
+                took = [*took, (datetime.now(UTC) - times[-1]).total_seconds()]
             return cls(
                 path=path,
                 state=state,
-                started=_time(entries[0]["time"] if entries else path.stat().st_mtime),
+                started=times[0] if times else datetime.fromtimestamp(path.stat().st_mtime, UTC),
                 seconds=sum(took) if took else math.nan,
                 options=options,
-                facts=_facts(entries[-1] if entries else {}, test),
+                facts=_facts(last, test),
                 monitor=monitor,
                 maximize=maximize,
-                headline=entries[-1].get("headline") if entries else None,
+                headline=last.get("headline"),
                 metrics={**validated, **numbers(test, "test"), **trained},
                 parts=parts_of(test),
                 rows=rows,
                 forked_at=(fork.get("epochs", 0), fork["step"]) if fork else (0, 0),
-                data=(entries[-1].get("data") or {}) if entries and "data.fold" not in options else {},
+                data=(last.get("data") or {}) if "data.fold" not in options else {},
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise RunError(f"{path} is broken: its files have unexpected content ({error!r})") from error
@@ -198,7 +200,3 @@ def _facts(entry: Mapping[str, Any], test: Mapping[str, Any]) -> dict[str, str]:
     devices = {"devices": ", ".join(entry["devices"])} if "devices" in entry else {}
     tested = {"tested": "; ".join(test.get("changed", [])) or "as trained"} if test else {}
     return {**commit, **versions, **processes, **devices, **tested}
-
-
-def _time(given: str | float) -> datetime:
-    return datetime.fromisoformat(given) if isinstance(given, str) else datetime.fromtimestamp(given, UTC)

@@ -154,14 +154,14 @@ def _mean(values: Sequence[Floats], root: bool = False, is_binary: bool = False)
 
 def _classes(kind: str, a: Table, b: Table) -> Samples:
     pixels = [name.partition("/")[2] for name in a.names if name.startswith("hits/")]
-    if kind == "accuracy" and not pixels:
-        labels = [table.labels() for table in (a, b)]
-        return _mean([np.array([p == t for p, t in zip(*both, strict=True)], float) for both in labels], is_binary=True)
     if pixels:
         stats = [np.concatenate([table.numbers([f"{what}/{name}" for name in pixels])
                  for what in ("hits", "predicted", "true")], axis=1) for table in (a, b)]  # fmt: skip
     else:
         labels = [table.labels() for table in (a, b)]
+        if kind == "accuracy":
+            hits = [np.array([p == t for p, t in zip(*both, strict=True)], float) for both in labels]
+            return _mean(hits, is_binary=True)
         names = sorted(set[str]().union(*(found for both in labels for sets in both for found in sets)))
         stats = []
         for predicted, true in labels:

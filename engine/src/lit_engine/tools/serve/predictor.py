@@ -13,7 +13,7 @@ from PIL import Image
 from lit_engine._lightning import reconfigure
 from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.checkpoints.choose import choose_checkpoint
-from lit_engine.data.tables import TAB
+from lit_engine.data.tables import parse_delimiter
 from lit_engine.errors import UserError
 from lit_engine.load import load_for_prediction
 from lit_engine.run.directory import RunDir
@@ -75,7 +75,7 @@ class Predictor:
             "line": max(24, 280 // max(sides, default=1)),  # line width of at least one input pixel
             "paper": paper,
             "ink": ink,
-            "delimiter": TAB if delimiter in ("tab", r"\t") else delimiter,
+            "delimiter": parse_delimiter(delimiter),
             "target": targets[0] if len(targets) == 1 else "prediction",
         }
         values = json.dumps(options).replace("<", r"\u003c")  # otherwise, a name could close the script element

@@ -3,7 +3,7 @@
 import csv
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from shlex import quote
 from typing import Any
@@ -16,6 +16,7 @@ from lit_engine.run.metric_names import strip_stage
 from lit_engine.tools.pages.chart import STYLE, Series, chart, positions
 from lit_engine.tools.pages.html import Cell, code, heading, link, page, paragraph, table
 from lit_engine.tools.runs.columns import duration, short_names
+from lit_engine.tools.runs.differences import count_states
 from lit_engine.tools.sweep.study import Study, Trial
 
 SHOWN = 10  # number of rows in the printed table
@@ -34,9 +35,7 @@ def lines(rows: Sequence[Trial], metric: str) -> list[str]:
     for row in rows[:SHOWN]:
         values = "  ".join(f"{name}={short(value)}" for name, value in row.values.items())
         found.append(f"{row.number:>5}  {row.state:<13} {row.value:>9.4f}  {values}")
-    states = [row.state for row in rows]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    return [*found, f"{len(rows)} trials: {counts or 'none yet'}"]
+    return [*found, f"{len(rows)} trials: {count_states(row.state for row in rows) or 'none yet'}"]
 
 
 def write_report(study: Study, rows: Sequence[Trial]) -> None:
@@ -91,19 +90,20 @@ def plots(study: Study, good: Sequence[Trial]) -> list[str]:
     """Plot the best value so far, each trial's metric and the metric by parameter. `good` is sorted by trial number."""
     metric, better = study.config.metric, max if study.config.maximize else min
     best = [(row.number, better(other.value for other in good[: n + 1])) for n, row in enumerate(good)]
-    trials = [Series(1, f"trial {row.number}", [(row.number, row.value)], dots=True) for row in good]
+
+    def trials(xs: Iterable[float]) -> list[Series]:
+        return [Series(1, f"trial {row.number}", [(x, row.value)], dots=True) for x, row in zip(xs, good, strict=True)]
+
     of_loss = strip_stage(metric).endswith("loss") and min(row.value for row in good) > 0  # use a logarithmic axis
-    drawn = [chart(metric, "trial", [Series(0, "best so far", best), *trials], (False, of_loss))]
+    by_number = [Series(0, "best so far", best), *trials(row.number for row in good)]
+    drawn = [chart(metric, "trial", by_number, (False, of_loss))]
     parameters = study.config.parameters
     titles = short_names(parameter.name for parameter in parameters)
     for parameter, title in zip(parameters, titles, strict=True):
         xs, log, texts = positions([row.values[parameter.name] for row in good])
         log = log and getattr(parameter.drawn, "log", True)  # a list of values has no `log` setting
         if len(set(xs)) > 1:
-            points = [
-                Series(1, f"trial {row.number}", [(x, row.value)], dots=True) for x, row in zip(xs, good, strict=True)
-            ]
-            drawn.append(chart(metric, title, points, (log, of_loss), texts))
+            drawn.append(chart(metric, title, trials(xs), (log, of_loss), texts))
     return drawn
 
 
