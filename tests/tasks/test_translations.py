@@ -46,22 +46,23 @@ def row(index, hypothesis, *references, source=None):
 
 def test_best_worst_and_random():
     rows = [row(0, "a b c d", "a b c d"), row(1, "x y", "a b c d"), row(2, "a b c e", "a b c d"), row(3, "", "a b")]
-    found = rank_samples(rows, 2)
+    found = rank_samples(rows, 2, "en")
     assert [row.index for _, row in found["Best"]] == [0, 2]
     assert [row.index for _, row in found["Worst"]] == [3, 1]
     assert len(found["Random"]) == 2
-    assert rank_samples(rows, 2) == found
-    assert str(tables(rank_samples(rows, 99))).count("source 1") == 3
+    assert rank_samples(rows, 2, "en") == found
+    assert str(tables(rank_samples(rows, 99, "en"))).count("source 1") == 3
 
 
 def test_groups_by_length():
     rows = [row(n, "a b", "a b", source="w " * n) for n in (1, 2, 2, 5)]
-    assert by_length(rows) == [("1", pytest.approx(100), 1), ("2", pytest.approx(100), 2), ("5", pytest.approx(100), 1)]
+    full = pytest.approx(100)
+    assert by_length(rows, "en") == [("1", full, 1), ("2", full, 2), ("5", full, 1)]
     rows = [row(n, "x" if n == 61 else "a b", "a b", source="w " * n) for n in (1, 10, 11, 61)]
-    labels = [(label, count) for label, _, count in by_length(rows)]
+    labels = [(label, count) for label, _, count in by_length(rows, "en")]
     assert labels == [("1–10", 2), ("11–20", 1), ("61–70", 1)]
-    assert by_length(rows)[-1][1] == pytest.approx(0)
-    assert len(by_length([row(0, "a", "a", source="w " * 9000)])) == 1
+    assert by_length(rows, "en")[-1][1] == pytest.approx(0)
+    assert len(by_length([row(0, "a", "a", source="w " * 9000)], "en")) == 1
 
 
 class Watched(Translations):

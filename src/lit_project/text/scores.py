@@ -77,7 +77,7 @@ def lowercase_tokenised_bleu(
     return score, signature
 
 
-def group_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str = "en") -> float:
+def group_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str) -> float:
     """Return the smoothed BLEU of one or more sentences, even if they are shorter than four words.
 
     BLEU is computed only for n-gram orders that occur in the sentences. This score is for comparing sentences, not for

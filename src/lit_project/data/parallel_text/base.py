@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -109,7 +110,6 @@ class TranslationData(SplitData):
             raise DataError(f"max_length must be at least 1, got {max_length}")
         self.max_length = max_length
         self.report: dict[str, Any] = {}  # `setup("fit")` fills in the report.
-        self._vocabularies: tuple[Vocabulary, Vocabulary] | None = None
         if keep_vocabularies and vocabularies is None:
             raise DataError("keep_vocabularies needs a run with vocabularies: set --init_from")
         if vocabularies is not None:
@@ -124,19 +124,18 @@ class TranslationData(SplitData):
         """Return the unprepared pairs of a split as (source, target)."""
         raise NotImplementedError
 
-    def _build(self) -> tuple[Vocabulary, Vocabulary]:
-        if self._vocabularies is None:
-            languages = self.source, self.target
-            self._vocabularies = build(self.pairs("train"), languages, self.options, self.root / "vocabularies")
-        return self._vocabularies
+    @cached_property
+    def _vocabularies(self) -> tuple[Vocabulary, Vocabulary]:
+        languages = self.source, self.target
+        return build(self.pairs("train"), languages, self.options, self.root / "vocabularies")
 
     @property
     def source_vocabulary(self) -> Vocabulary:
-        return self._build()[0]
+        return self._vocabularies[0]
 
     @property
     def target_vocabulary(self) -> Vocabulary:
-        return self._build()[1]
+        return self._vocabularies[1]
 
     @property
     def vocabularies(self) -> dict[str, Any]:
@@ -248,7 +247,6 @@ class CarvedData(TranslationData):
         super().__init__(**kwargs)
         self.val_size = val_size
         self.test_size = test_size
-        self._carved: dict[str, Pairs] = {}
 
     def pool(self) -> Pairs:
         """Return all unprepared pairs as (source, target)."""
@@ -258,26 +256,28 @@ class CarvedData(TranslationData):
         """Return the evaluation splits that are provided separately from the pool."""
         return {}
 
+    @cached_property
+    def _carved(self) -> dict[str, Pairs]:
+        given, pool = self.given(), self.keep(self.pool())
+        sizes = {"val": self.val_size, "test": self.test_size}
+        sizes = {name: size for name, size in sizes.items() if name not in given}
+        if sizes and self.overlong == "drop":
+            kept: Pairs = [pair for pair in pool if not self._is_overlong(pair)]
+            self._leave_out("overlong", pool, kept, f"exceed max_length {self.max_length}")
+            pool = kept
+        if sizes:
+            evaluation_pairs = [pair for pairs in given.values() for pair in pairs]
+            kept = drop_shared_sentences(pool, evaluation_pairs) if given else pool
+            self._leave_out("given", pool, kept, "share a sentence with the given evaluation pairs")
+            pool = kept
+        if self.folds and "test" in sizes:
+            rest, test = self.split_off(leak_free_folds(pool, self.folds))
+            given["test"], pool = [pool[i] for i in test], [pool[i] for i in rest]
+            del sizes["test"]
+        indices = leak_free_split(pool, **sizes)
+        return {**{name: [pool[i] for i in own] for name, own in indices.items()}, **given}
+
     def read(self, split: Split) -> Pairs:
-        if not self._carved:
-            given, pool = self.given(), self.keep(self.pool())
-            sizes = {"val": self.val_size, "test": self.test_size}
-            sizes = {name: size for name, size in sizes.items() if name not in given}
-            if sizes and self.overlong == "drop":
-                kept: Pairs = [pair for pair in pool if not self._is_overlong(pair)]
-                self._leave_out("overlong", pool, kept, f"exceed max_length {self.max_length}")
-                pool = kept
-            if sizes:
-                evaluation_pairs = [pair for pairs in given.values() for pair in pairs]
-                kept = drop_shared_sentences(pool, evaluation_pairs) if given else pool
-                self._leave_out("given", pool, kept, "share a sentence with the given evaluation pairs")
-                pool = kept
-            if self.folds and "test" in sizes:
-                rest, test = self.split_off(leak_free_folds(pool, self.folds))
-                given["test"], pool = [pool[i] for i in test], [pool[i] for i in rest]
-                del sizes["test"]
-            indices = leak_free_split(pool, **sizes)
-            self._carved = {**{name: [pool[i] for i in own] for name, own in indices.items()}, **given}
         return self._carved[split]
 
     def _is_overlong(self, pair: tuple[str, str]) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lit_engine.cli.explain import OptionParser
+from lit_engine.cli.explain import OptionParser, at_least
 from lit_engine.errors import UserError, first_of
 from lit_engine.run.directory import RunDir
 from lit_project.text.files import lines_of, read_lines
@@ -35,7 +35,7 @@ def option_parser() -> argparse.ArgumentParser:
     add("--no_repeat_ngram", type=int, metavar="N", help="Forbid repeated N-grams (0: allow); default: as in the run.")
     add("--max_length_ratio", type=float, metavar="R", help="Maximum tokens per source token; default: as in the run.")
     add("--attention", metavar="PNG", help="Draw the attention map of one translated sentence.")
-    add("--batch_size", type=int, metavar="N", default=64, help="Sentences per batch; default: 64.")
+    add("--batch_size", type=at_least(1), metavar="N", default=64, help="Sentences per batch; default: 64.")
     return parser
 
 
@@ -54,8 +54,6 @@ def translate(args: Sequence[str]) -> int:
     sentences = [] if on_terminal else sentences_of(options)
     if options.attention is not None and len(sentences) != 1:
         raise UserError(f"--attention draws one sentence, but got {len(sentences)}")
-    if options.batch_size < 1:
-        raise UserError(f"batch_size must be at least 1, got {options.batch_size}")
     task = load(_checkpoint(options))
     names = ("beam_size", "n_best", "length_penalty", "no_repeat_ngram", "max_length_ratio")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}

@@ -172,7 +172,7 @@ def _rows(trainer: Trainer, task: Any) -> list[Row]:
     return first_of_each_source(getattr(task, "rows", []))
 
 
-def rank_samples(rows: Sequence[Row], samples: int, language: str = "en") -> dict[str, list[tuple[float, Row]]]:
+def rank_samples(rows: Sequence[Row], samples: int, language: str) -> dict[str, list[tuple[float, Row]]]:
     """Return the best and worst translations and a random selection, with their smoothed sentence BLEU.
 
     The random samples depend only on the evaluated sentences, so checkpoints can be compared.

@@ -62,7 +62,7 @@ def baselines(rows: Sequence[Row], language: str) -> dict[str, float]:
     return values
 
 
-def by_length(rows: Sequence[Row], language: str = "en") -> list[tuple[str, float, int]]:
+def by_length(rows: Sequence[Row], language: str) -> list[tuple[str, float, int]]:
     """Return the source length in words (such as "6–10"), BLEU and sentence count of each group, shortest first."""
     groups: dict[int, list[Row]] = defaultdict(list)
     lengths = [len(row.text.source.split()) for row in rows]
