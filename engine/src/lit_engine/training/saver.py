@@ -19,7 +19,7 @@ from torch import Tensor
 from lit_engine import _lightning
 from lit_engine.checkpoints.callback import Checkpoint, fast_dev_run
 from lit_engine.data.module import accumulation_schedule, accumulation_steps
-from lit_engine.data.resumable import make_resumable, seed_everywhere
+from lit_engine.data.resumable import ResumableLoader, make_resumable, seed_everywhere
 from lit_engine.data.sampler import Loader, global_seed
 from lit_engine.distributed.processes import SIGNALS, Maximum, all_gathered, is_first, print_once, replicas, warn_once
 from lit_engine.distributed.sharding import local_shards, total_norm
@@ -123,6 +123,7 @@ class Saver(Callback):
         self._counters: dict[str, Any] | None = None  # Lightning's loop counters if training ends mid-epoch
         self._within_epoch = False  # whether the resumed run had ended mid-epoch
         self._within_step = False  # whether gradients are being accumulated
+        self._seeds_batches = False  # whether random numbers in a step are seeded here, not by the task or the loader
         self._resumed = False  # whether the next batch is the first one after resuming mid-epoch
         self._metrics: dict[str, Any] = {}
         self._processes_loaders = False
@@ -167,6 +168,9 @@ class Saver(Callback):
         _lightning.shorten_steps(trainer)
         self._saved_at, self._flags = monotonic(), None
         self._repeats_steps = self._can_repeat(trainer, pl_module)
+        loaders = CombinedLoader(trainer.train_dataloader).flattened
+        seeded = isinstance(pl_module, Task) or all(isinstance(one, ResumableLoader) for one in loaders)
+        self._seeds_batches = not seeded
         trainer.callback_metrics.update(self._metrics)
         for name, gradient in self._accumulated.items():
             weight = pl_module.get_parameter(name)
@@ -232,6 +236,8 @@ class Saver(Callback):
         if self._resumed and (changing := accumulation_schedule(trainer)) is not None:
             changing.on_train_epoch_start(trainer)  # Lightning does not call this hook when resuming mid-epoch
         self._resumed = False
+        if self._seeds_batches:
+            seed_everywhere(global_seed(), "batch", trainer.current_epoch, batch_idx, replicas(trainer).rank)
         if self._repeats_steps and batch_idx % trainer.accumulate_grad_batches == 0:
             self._before_step = batch_idx, [buffer.clone() for buffer in pl_module.buffers()]
 
