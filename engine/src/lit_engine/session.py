@@ -101,6 +101,11 @@ def _shorten(error: Exception, args: Sequence[str]) -> str | None:
     # created, or a hook of Lightning 1
     if str(error).startswith(("`self.log(", "Error(s) in loading state_dict for ", "Support for `")):
         return str(error)
+    if isinstance(error, ValueError) and "different number of parameter groups" in str(error):
+        return (
+            "the optimizer in the checkpoint has a different number of parameter groups. If a hook adds groups, create "
+            "them in configure_optimizers, or continue from the last weights as a new run with --fork"
+        )
     if isinstance(error, OSError):
         return explain_no_access(error)
     return explain(error, args) if isinstance(error, UserError | MisconfigurationException) else None

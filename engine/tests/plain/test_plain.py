@@ -446,6 +446,14 @@ class Images(Classifier):
     def training_step(self, batch, batch_idx):
         return super().training_step((batch.images.flatten(1)[:, :20], batch.targets % 3), batch_idx)
 
+class Growing(Classifier):
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.model[3].parameters())
+
+    def on_train_epoch_start(self):
+        if self.current_epoch == 1:
+            self.optimizers().add_param_group({"params": self.model[0].parameters()})
+
 class MultiEpochs(torch.utils.data.DataLoader):  # as in timm
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -650,6 +658,15 @@ def test_a_checkpoint_may_omit_frozen_weights_of_a_module_that_says_so(lit, unus
     assert "backbone.weight" not in read(run / "checkpoints" / "last.ckpt")["state_dict"]
     wider = lit(f"test {run} --model.hidden=64")
     assert "of a different shape" in wider.err
+
+
+def test_a_hook_that_adds_a_parameter_group_gets_one_line(lit, unusual):
+    stop = "--trainer.callbacks+={class_path: test_plain.StopAfter, init_args: {batches: 14}}"
+    run = lit("fit --data=metric_objects.Data --model=unusual.Growing --trainer.max_epochs=2", [stop]).run
+    resumed = lit(f"fit {run} --trainer.callbacks=null")
+    assert "a different number of parameter groups" in line_of_error(resumed)
+    forked = lit(f"fit --fork {run} --trainer.callbacks=null")
+    assert forked.status == 0, forked.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
