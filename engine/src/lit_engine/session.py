@@ -97,8 +97,8 @@ def _shorten(error: Exception, args: Sequence[str]) -> str | None:
     # raised by torch's inductor
     if re.search(r"No working C\+\+ compiler|Failed to find C compiler", str(error)):
         return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
-    # An invalid value such as a tensor with several elements, a checkpoint that does not fit the layers that a hook
-    # created, or a hook of Lightning 1
+    # Errors about a logged value, such as a tensor with several elements, about a checkpoint that does not fit the
+    # layers created by a hook, or about a hook of Lightning 1
     if str(error).startswith(("`self.log(", "Error(s) in loading state_dict for ", "Support for `")):
         return str(error)
     if isinstance(error, ValueError) and "different number of parameter groups" in str(error):

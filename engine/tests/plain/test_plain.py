@@ -561,7 +561,7 @@ USES = "old.PytorchLightning uses pytorch_lightning, so import lightning.pytorch
     ("--model old.PytorchLightning", USES),
     ("-c old.yaml", USES),
     ("--model old.Hook", "Support for `validation_epoch_end` has been removed"),
-    ("--model old.py", "old.py is a file: write the path of a class, such as old.NAME"),
+    ("--model old.py", "old.py is a file; use a class instead, such as old.NAME"),
 ])  # fmt: skip
 def test_old_code_and_files_get_one_line(lit, workspace, monkeypatch, options, message):
     pytest.importorskip("pytorch_lightning")

@@ -68,7 +68,8 @@ def test_best_is_what_the_newest_checkpoint_says_whatever_was_recorded_before(ru
     for step, name in enumerate(names):
         save(run, name, step)
     run.record("fit", {"best_checkpoint": names[1]})
-    state = {"best_model_path": f"/old/place/{names[0]}", "best_model_score": torch.tensor(0.5)}
+    folder = "/old/place/checkpoints"
+    state = {"dirpath": folder, "best_model_path": f"{folder}/{names[0]}", "best_model_score": torch.tensor(0.5)}
     content = {"global_step": 9, "state_dict": {}, "callbacks": {"ModelCheckpoint": state, "Other": {"skipped": 1}}}
     torch.save(content, run.checkpoints / "last.ckpt")
     assert choose_checkpoint(run).name == names[0]

@@ -56,6 +56,6 @@ class NaNGuard(Callback):
 
 
 def _not_finite(finite: Tensor, trainer: Trainer) -> Tensor:
-    """Return the number of processes in which each gradient is not finite. Shards differ, but all must save."""
+    """Count the processes in which each gradient is not finite. Shards differ, but all processes must save."""
     bad = finite.logical_not().float()
     return all_reduced(bad) if trainer.world_size > 1 else bad

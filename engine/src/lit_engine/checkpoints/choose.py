@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from lit_engine._lightning import epochs_in
 from lit_engine.checkpoints.average import NAME, average
@@ -92,19 +93,24 @@ def _best(run: RunDir) -> Path:
         return candidates[0]
     newest = find_newest_checkpoint(run)[0]
     states = read(newest).get("callbacks", {}).values()
-    paths = [(s["best_model_path"], s["dirpath"]) for s in states if s.get("best_model_score") is not None]
-    # If the run was moved, its checkpoints are found by the path in their folder.
-    recorded = [(run.checkpoints / os.path.relpath(path, folder), Path(path)) for path, folder in paths]
-    named = [path for both in recorded for path in both if path.is_file()]
+    recorded = [_recorded(run, state) for state in states if state.get("best_model_score") is not None]
+    named = [path for path in recorded if path.is_file()]
     best = (named or sort_by_age(candidates) or [newest])[0]
     if best == newest and read(best).get("global_step") == 0:
         raise RunError(
             f"{run.path} has no trained weights, because training ended in the first epoch; "
             "use `--ckpt_path last` for the initial weights"
         )
-    if recorded and best not in recorded[0]:
-        warn_once(f"warning: the best checkpoint {recorded[0][0].name} does not exist, using {best.name}")
+    if recorded and best != recorded[0]:
+        warn_once(f"warning: the best checkpoint {recorded[0].name} does not exist, using {best.name}")
     return best
+
+
+def _recorded(run: RunDir, state: dict[str, Any]) -> Path:
+    """Return the path of the best checkpoint in a callback's state, even if the run was moved."""
+    folder = Path(state["dirpath"])
+    here = run.checkpoints if folder.name == run.checkpoints.name else folder
+    return here / os.path.relpath(state["best_model_path"], folder)
 
 
 def _existing(run: RunDir, path: Path) -> Path:

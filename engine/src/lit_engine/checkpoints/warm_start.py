@@ -36,9 +36,9 @@ def check_fits(
 ) -> list[str]:
     """Raise CheckpointError, listing the differences, unless a checkpoint contains exactly this model's weights.
 
-    Only the shapes are compared if `is_partial` is true, because hooks may still add weights to the model or to the
-    checkpoint (Lightning checks the names afterwards), or if a LightningModule sets `strict_loading = False`, because
-    its checkpoints may omit frozen weights.
+    Only the shapes are compared in two cases. If `is_partial` is true, hooks may still add weights to the model or to
+    the checkpoint, and Lightning checks the names later. If a LightningModule sets `strict_loading = False`, its
+    checkpoints may omit frozen weights.
 
     Returns:
         Descriptions of hyperparameters whose values have changed since training, such as the image mean or class names.

@@ -157,7 +157,7 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
         return elsewhere or reason + _option_meant(reason, error.parser)
     reason = re.sub(r"^Expected a dot import path string: ", "no class ", reason)
     if file := re.match(r"Invalid content in sub-config file (\S+)\.py\b", reason):
-        return f"{key}: {file[1]}.py is a file: write the path of a class, such as {file[1].replace('/', '.')}.NAME"
+        return f"{key}: {file[1]}.py is a file; use a class instead, such as {file[1].replace('/', '.')}.NAME"
     reason = re.sub(r"^Importing '(.*)' is not allowed, denied.*", r"a config must not use \1", reason)
     if key in BASES and "is not accepted" in reason:
         return f"{key} needs a data module that extends lit_engine's SplitData, ImageData or TabularData: {BASES[key]}"

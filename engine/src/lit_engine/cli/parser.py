@@ -418,7 +418,7 @@ class LitCLI(ParsingCLI):
             self.model.save_hyperparameters(self.hyper_parameters, logger=False)
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
-        """Create the trainer from the config and the run's own arguments, and set options of torch."""
+        """Create the trainer from the config and the run's own arguments, and set torch options."""
         remember_missing_cuda()
         torch.set_flush_denormal(True)  # rounds numbers below 1e-38 to 0, because they slow CPUs down
         config = self.config_init[self.subcommand].trainer

@@ -232,7 +232,7 @@ class SplitData(LightningDataModule):
     def batches(self, dataset: Any, split: Split) -> Loader:
         """Return a loader for a dataset's batches, in the order that is used for `split`.
 
-        It uses `num_workers` processes, if the class has this attribute, unless the samples are in memory.
+        It uses `num_workers` processes if the class has this attribute and the samples are not in memory.
         """
         workers = 0 if isinstance(dataset, Rows) else getattr(self, "num_workers", 0)
         return Loader(dataset, self.batch_sampler(dataset, split), workers, self.pins(dataset))

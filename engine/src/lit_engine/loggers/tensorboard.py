@@ -54,7 +54,7 @@ class TensorBoardExtras(Callback):
             try:
                 # tracing must not update batch norm statistics
                 with evaluating(pl_module), warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)  # TensorBoard's writer uses it
+                    warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)  # used by TensorBoard's writer
                     for writer in writers:
                         writer.add_graph(pl_module, images[:1])
             except Exception as error:  # some models cannot be traced, such as compiled ones

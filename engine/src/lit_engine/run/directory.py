@@ -298,18 +298,18 @@ class RunDir:
         """Return the content of provenance.json. Raises RunError if the file is broken."""
         return self.read_json("provenance.json", [])
 
-    def read_json(self, name: str, nothing: Any) -> Any:
-        """Return the content of a file, which has the type of `nothing`, or `nothing` if the file does not exist.
+    def read_json(self, name: str, default: Any) -> Any:
+        """Return the content of a JSON file, or `default`, which has the same type, if the file does not exist.
 
         Raises:
             RunError: the file is broken.
         """
         file = self.path / name
         try:
-            content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else nothing
+            content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else default
         except ValueError as error:
             raise RunError(f"{file} is broken ({error}): fix or delete it") from error
-        if type(content) is not type(nothing):
+        if type(content) is not type(default):
             raise RunError(f"{file} is broken (it contains a {type(content).__name__}): fix or delete it")
         return content
 

@@ -21,7 +21,7 @@ def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
         UserError: if there is no `forward`, or the batch does not contain a tensor for each argument.
     """
     if type(module).forward is LightningModule.forward:
-        raise UserError(f"{type(module).__name__} has no forward: implement it, or predict_step to predict")
+        raise UserError(f"{type(module).__name__} has no forward: implement it, or implement predict_step")
     arguments = inspect.signature(module.forward).parameters.values()
     names = [a.name for a in arguments if a.kind in (a.POSITIONAL_ONLY, a.POSITIONAL_OR_KEYWORD)]
     needed = [a.name for a in arguments if a.name in names and a.default is a.empty] or names[:1] or ["inputs"]
@@ -39,7 +39,7 @@ def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
 
 
 def adds_weights_later(module: LightningModule, callbacks: Iterable[Callback] = ()) -> bool:
-    """Return whether hooks of a module that is not a task, or of the user's callbacks, may add weights.
+    """Return whether hooks of the user's callbacks, or of a module that is not a task, may add weights.
 
     These hooks add layers to the module, or weights to the checkpoint that is being loaded.
     """
@@ -50,7 +50,7 @@ def adds_weights_later(module: LightningModule, callbacks: Iterable[Callback] = 
 
 
 def complete_validation(data: Any) -> None:
-    """Call `setup("fit")` for validation if `val_dataloader` needs it, as in Lightning's examples."""
+    """Make validation call `setup("fit")` if `val_dataloader` needs it, as in Lightning's examples."""
     if type(data).val_dataloader is LightningDataModule.val_dataloader:  # there is no validation split
         return
     val_dataloader = data.val_dataloader

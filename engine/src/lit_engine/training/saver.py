@@ -133,7 +133,7 @@ class Saver(Callback):
         self._states: dict[str, Any] | None = None  # states of torchmetrics before the current validation
         self._sums: list[Tensor] = []  # sums of the weights and buffers before the current validation
         # Whether each parameter was trainable, and each submodule in train mode, when training started and when the run
-        # was stopped. The names of parameters and submodules differ.
+        # was stopped. No parameter has the name of a submodule.
         self._trainable_at_start: dict[str, bool] = {}
         self._trainable: dict[str, list[bool]] = {}
         self.smaller = 0
@@ -191,7 +191,7 @@ class Saver(Callback):
     def after_start(self, trainer: Trainer) -> None:
         """Freeze the same parameters as when the run was stopped, unless the options now freeze different ones.
 
-        The same applies to submodules in eval mode.
+        The train and eval modes of submodules are restored in the same way.
         """
         module = trainer.lightning_module
         restored = {
