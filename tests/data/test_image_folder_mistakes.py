@@ -58,6 +58,10 @@ def test_validation_and_test_images_may_lack_classes(splits):
         targets = data.splits[split].targets
         assert [data.class_names[target] for target in targets] == folders
         assert set(targets) == classes
+    shutil.rmtree(root / "val")
+    (root / "val").mkdir()
+    with pytest.raises(DataError, match="the val split is empty"):
+        small(root).setup("fit")
 
 
 def test_a_folder_without_images_is_named(splits):

@@ -88,7 +88,9 @@ def test_erasing_covers_as_many_pixels_as_torchvisions():
         assert ours.std().item() == pytest.approx(expected.std().item(), rel=0.06)
 
 
-def test_a_probability_above_1_is_rejected():
+def test_impossible_arguments_are_rejected():
+    with pytest.raises(ValueError, match="scale must be positive and ascending"):
+        RandomAffine(0, scale=(0, 0))
     with pytest.raises(ValueError, match=r"p must be in \[0, 1\], got 2"):
         RandomErasing(p=2)
 

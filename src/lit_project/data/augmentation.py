@@ -162,6 +162,8 @@ class RandomAffine(nn.Module):
         self, degrees: float, translate: float = 0.0, scale: tuple[float, float] = (1.0, 1.0), shear: float = 0.0
     ) -> None:
         super().__init__()
+        if not 0 < scale[0] <= scale[1]:
+            raise ValueError(f"scale must be positive and ascending, got {scale}")
         self.degrees, self.translate, self.scale, self.shear = degrees, translate, scale, shear
 
     def draw(self, count: int, height: int, width: int) -> Tensor:

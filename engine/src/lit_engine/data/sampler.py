@@ -290,8 +290,10 @@ class Loader:
         The position is read at the first batch, because Lightning creates the iterator before it sets the epoch.
         """
         self.position, self.epoch = self.sampler.start, self.sampler.epoch
-        alone = map(SeededBatches(self.samples).__getitem__, Places(self.sampler))
-        for batch in alone if self.workers is None else self.workers:
+        batches: Any = self.workers
+        if batches is None:
+            batches = map(SeededBatches(self.samples).__getitem__, Places(self.sampler))
+        for batch in batches:
             if isinstance(batch, DataError):
                 raise batch
             self.position += 1

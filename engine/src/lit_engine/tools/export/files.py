@@ -114,7 +114,7 @@ class Exporter:
         compared = "`predict`" if self.has_exported else "`forward`"
         what = f"differs from {compared} by at most {found.max():.1g} ({made.unit}; {self._samples()} samples)"
         if not found.max() <= MOST:  # also true for NaN
-            is_random = not hasattr(self.task, "exported") and not made.difference(made.parts, *self.seen[0]) <= MOST
+            is_random = not self.has_exported and not made.difference(made.parts, *self.seen[0]) <= MOST
             why = ", because `forward` draws random numbers: move the sampling to another method" if is_random else ""
             raise UserError(f"{format}: {what}{why}; no file was written")
         if steps := self.preparation.get("eval_transforms"):

@@ -129,10 +129,8 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
         raise UserError("--test needs at least two common seeds or folds "
                         f"(seeds of {a[0]}: {seeds[0]}; seeds of {b[0]}: {seeds[1]}): "
                         f"add runs with `{program()} repeat CONFIG --seeds 1 2 3 4 5 6 --dir DIR`")  # fmt: skip
-    if alone := [run for group in groups for key, run in group.items() if key not in keys]:
-        notes.append(
-            f"ignored runs whose seed or fold is missing in the other group: {first_of([r.path for r in alone])}"
-        )
+    if unpaired := [run.path for group in groups for key, run in group.items() if key not in keys]:
+        notes.append(f"ignored {first_of(unpaired)}: the other group has no run with the same seed or fold")
     values: dict[Any, list[tuple[float, float]]] = {}
     is_folds = len({fold for fold, _ in keys}) > 1
     for key in keys:
