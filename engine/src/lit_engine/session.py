@@ -18,7 +18,13 @@ from typing import Any
 from filelock import BaseFileLock
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar, WeightAveraging
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    LearningRateFinder,
+    ModelCheckpoint,
+    ProgressBar,
+    WeightAveraging,
+)
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.nn.parameter import is_lazy
@@ -400,6 +406,12 @@ class Session:
         # the record comes first, because drawing a figure may fail
         self.saver = Saver(self.signals)
         callbacks = [self.record, self.saver, *_as_list(self.fork), *_add_checkpoint(config)]
+        for one in callbacks:
+            if self.command == "fit" and isinstance(one, BatchSizeFinder | LearningRateFinder):
+                raise UserError(
+                    f"{type(one).__name__} would restart a resumed run from its first epoch: "
+                    "remove the callback, and use --find lr or --find batch_size"
+                )
         own_bar = any(isinstance(one, ProgressBar) for one in callbacks)
         if config.enable_progress_bar is not False and not own_bar:
             callbacks.append(TerminalProgress(self.signals) if sys.stdout.isatty() else ProgressLines())

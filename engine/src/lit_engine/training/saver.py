@@ -12,13 +12,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import (
-    BatchSizeFinder,
-    LearningRateFinder,
-    ModelPruning,
-    StochasticWeightAveraging,
-    WeightAveraging,
-)
+from lightning.pytorch.callbacks import ModelPruning, StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import Tensor
 
@@ -38,12 +32,6 @@ OUT_OF_MEMORY = (
     "trainer.precision=bf16-mixed also needs less memory"
 )
 ONE_SAMPLE = "batch norm cannot train on a batch of one sample: set --data.drop_last=true or change data.batch_size"
-REJECTED = {  # callbacks of Lightning that do not support resuming
-    StochasticWeightAveraging: "omits the averaged weights from last.ckpt and cannot resume exactly: "
-    "use the overlay configs/overlays/swa.yaml instead",
-    BatchSizeFinder: "restarts a resumed run from its first epoch: use --find batch_size instead",
-    LearningRateFinder: "restarts a resumed run from its first epoch: use --find lr instead",
-}
 LAST_HOOKS = ("on_train_start", "on_train_batch_end", "on_validation_end")  # the task's hooks after which `Saver` runs
 
 
@@ -160,9 +148,11 @@ class Saver(Callback):
         if not self._processes_loaders:
             _lightning.process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
             self._processes_loaders = True
-        for one in trainer.callbacks if stage == "fit" else ():  # type: ignore[attr-defined]
-            if reason := next((reason for kind, reason in REJECTED.items() if isinstance(one, kind)), None):
-                raise UserError(f"{type(one).__name__} {reason}")
+        if stage == "fit" and any(isinstance(one, StochasticWeightAveraging) for one in trainer.callbacks):  # type: ignore[attr-defined]
+            raise UserError(
+                "StochasticWeightAveraging omits the averaged weights from last.ckpt and cannot resume exactly: "
+                "use the overlay configs/overlays/swa.yaml instead"
+            )
         if stage == "fit" and any(isinstance(one, ModelPruning) for one in trainer.callbacks):  # type: ignore[attr-defined]
             warn_once("warning: ModelPruning omits its masks from last.ckpt, so a resumed run differs")
         found = [one for one in trainer.checkpoint_callbacks if isinstance(one, Checkpoint)]
