@@ -609,6 +609,31 @@ def test_finish_restart(tmp_path):
     assert hooks.found["train"] is False
 
 
+def test_step_plateau_schedules(tmp_path):
+    class Plateau(Module):
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
+            schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=9.0)
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": schedule, "monitor": "value", "interval": "step"},
+            }
+
+        def training_step(self, batch, batch_idx):
+            self.log("value", 1.0)
+            return super().training_step(batch, batch_idx)
+
+    def step(trainer):
+        schedule = trainer.lr_scheduler_configs[0].scheduler
+        before = schedule.last_epoch
+        _lightning.step_plateau_schedules(trainer)
+        return schedule.last_epoch - before
+
+    hooks = Hooks(0, step)
+    trained(Plateau(), hooks, tmp_path)
+    assert hooks.found["train"] == 1
+
+
 def test_process_loaders_and_replace_loader_parts(tmp_path):
     class Reversing(Callback):
         def setup(self, trainer, pl_module, stage):

@@ -217,6 +217,15 @@ def finish_restart(trainer: Trainer) -> None:
     loop._restarting = False
 
 
+def step_plateau_schedules(trainer: Trainer) -> None:
+    """Step the ReduceLROnPlateau schedules that follow steps. Lightning 1.6 added this API.
+
+    Lightning does this after the hooks of a step, in which checkpoints are saved. Otherwise, a resumed run would omit
+    the call for the last step before the checkpoint.
+    """
+    trainer.fit_loop.epoch_loop.update_lr_schedulers("step", update_plateau_schedulers=True)
+
+
 def ready_batches(trainer: Trainer) -> int:
     """Return the number of batches that have started in this epoch. Lightning 1.5 added this API."""
     return trainer.fit_loop.epoch_loop.batch_progress.current.ready

@@ -440,6 +440,20 @@ class Skipping(Classifier):
     def on_train_batch_start(self, batch, batch_idx):
         return -1 if batch_idx == 5 else None
 
+class StepPlateau(Classifier):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), 0.1)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.9, patience=0, threshold=9.0)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "monitor": "loss", "interval": "step", "frequency": 2},
+        }
+
 class Images(Classifier):
     validation_step = None
 
@@ -624,6 +638,8 @@ SCHEDULED = "{class_path: GradientAccumulationScheduler, init_args: {scheduling:
     (["--model=unusual.Averaged"], 0),
     (["--model=unusual.Counting"], 0),
     (["--model=unusual.Skipping"], 7),
+    (["--model=unusual.StepPlateau"], 14),
+    (["--model=unusual.StepPlateau", "--trainer.val_check_interval=2"], 0),
     (["--model=unusual.Images", "--data=toy.data.Digits", "--data.batch_size=100"], 3),
     (["--model=unusual.WithoutDropout"], 13),
     (["--model=unusual.WithoutDropout"], 0),

@@ -125,6 +125,7 @@ class Saver(Callback):
         self._within_step = False  # whether gradients are being accumulated
         self._seeds_batches = False  # whether random numbers in a step are seeded here, not by the task or the loader
         self._resumed = False  # whether the next batch is the first one after resuming mid-epoch
+        self._precedes_plateau = False  # whether the run was stopped before Lightning stepped ReduceLROnPlateau
         self._metrics: dict[str, Any] = {}
         self._processes_loaders = False
         self._logged: list[dict[str, Any]] = []  # values logged before resuming, kept until the first batch is logged
@@ -191,7 +192,8 @@ class Saver(Callback):
     def after_start(self, trainer: Trainer) -> None:
         """Freeze the same parameters as when the run was stopped, unless the options now freeze different ones.
 
-        The train and eval modes of submodules are restored in the same way.
+        The train and eval modes of submodules are restored in the same way. If the run was stopped before Lightning
+        stepped ReduceLROnPlateau, step it now.
         """
         module = trainer.lightning_module
         restored = {
@@ -206,6 +208,9 @@ class Saver(Callback):
                 changed = True
         if changed:
             _lightning.wrap_again(trainer.strategy, module)
+        if self._precedes_plateau:
+            _lightning.step_plateau_schedules(trainer)
+            self._precedes_plateau = False
 
     def _check_loader(self, trainer: Trainer) -> None:
         """Raise UserError if the number of batches changed, and warn if a loader cannot resume mid-epoch."""
@@ -434,10 +439,12 @@ class Saver(Callback):
             checkpoint["ended"] = {"steps": _lightning.logged_steps(trainer), "epochs": trainer.current_epoch}
         elif self._moment:
             _lightning.set_loop_counters(checkpoint["loops"]["fit_loop"], self._moment)
+        checkpoint["precedes_plateau"] = self._moment == "step"
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._metrics, self._within_epoch = checkpoint.get("metrics", {}), "ended" in checkpoint
         self._trainable = checkpoint.get("trainable", {})
+        self._precedes_plateau = checkpoint.get("precedes_plateau", False)
         _lightning.skip_sanity_check(trainer)
         shares, rank = checkpoint.get("logged_so_far", []), trainer.global_rank
         if trainer.state.fn == "fit" and len(shares) == trainer.world_size:
