@@ -171,6 +171,7 @@ class Session:
             self.fork.adapt(run.path, self.cli.plain, trainer, model, datamodule)
         elif self.checkpoint is not None:
             check_kept(run.path, self.cli.plain)
+            self.record.is_unchanged = not any(iterate_changes(run.config(), self.cli.plain))
             print_once(f"resuming from {self.checkpoint}")
         elif options.init_from:
             weights = weights_of(options.init_from)

@@ -454,6 +454,16 @@ class StepPlateau(Classifier):
             "lr_scheduler": {"scheduler": schedule, "monitor": "loss", "interval": "step", "frequency": 2},
         }
 
+class Ending(Classifier):
+    last_batch = 9
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        if self.current_epoch == 1 and batch_idx == self.last_batch:
+            self.trainer.should_stop = True
+
+class EndingWithin(Ending):
+    last_batch = 4
+
 class Images(Classifier):
     validation_step = None
 
@@ -657,6 +667,19 @@ def test_state_that_hooks_change_is_not_lost(lit, unusual, monkeypatch, options,
     assert cut.status == 143, cut.err
     assert lit(f"fit --run {cut.run}").status == 0
     assert differences(whole.run, cut.run) == []
+
+
+@pytest.mark.parametrize(("name", "steps"), [("Ending", 20), ("EndingWithin", 15)])
+def test_a_run_that_its_module_has_ended_stays_ended(lit, unusual, name, steps):
+    fit = f"fit --model unusual.{name} --data metric_objects.Data --trainer.max_epochs=4 --name a"
+    run = lit(fit).run
+    before = (run / "metrics.csv").read_text(), (run / "metrics.json").read_text()
+    for again in (f"fit {run}", f"{fit} --resume"):
+        assert "nothing to do: the run has already finished" in lit(again).out
+    assert before == ((run / "metrics.csv").read_text(), (run / "metrics.json").read_text())
+    assert read(run / "checkpoints" / "last.ckpt")["global_step"] == steps
+    assert lit(f"fit {run} --trainer.max_epochs=3").status == 0
+    assert read(run / "checkpoints" / "last.ckpt")["global_step"] == 30
 
 
 def test_objects_that_are_defaults_need_no_config(lit, unusual):

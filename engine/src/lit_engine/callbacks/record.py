@@ -170,13 +170,15 @@ class RunRecord(Callback):
         provenance: entry for provenance.json, written with config.yaml when training starts. Neither provenance.json
             nor config.yaml changes if the run is rejected or already finished.
         hyper_parameters: hyperparameters of the model as plain data, which are stored in checkpoints.
+        is_unchanged: whether a run is resumed with its own options.
     """
 
     def __init__(self, run: RunDir, config: str = "", metrics: MetricsCSV | None = None) -> None:
         self.run, self.config, self.metrics = run, config, metrics
         self.provenance: dict[str, Any] | None = None
         self.hyper_parameters: dict[str, Any] = {}
-        self.started = False
+        self.started, self.is_unchanged = False, False
+        self._stopped = False  # whether the run had been asked to stop
         self._known: dict[str, Any] = {}  # the latest metrics stored in the checkpoint
         self._logged: set[str] = set()  # names of the logged training metrics
         self._validated: dict[str, float] = {}  # metrics of the latest validation, by recorded name
@@ -208,10 +210,12 @@ class RunRecord(Callback):
             raise UserError("; ".join(["the processes of this run have different configs", *different]))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the timer. If early stopping had already ended the resumed run, end the run again."""
+        """Start the timer. If the module or early stopping had already ended the resumed run, end the run again."""
         if not trainer.enable_validation:
             _check_watched(trainer)
         self._start = perf_counter()
+        if self._stopped and self.is_unchanged:
+            set_should_stop(trainer, True)
         for one in trainer.early_stopping_callbacks:
             exhausted = one.stopping_reason == EarlyStoppingReason.PATIENCE_EXHAUSTED
             if (one.stopped_epoch > 0 and not exhausted) or one.wait_count >= max(1, one.patience):
@@ -242,7 +246,7 @@ class RunRecord(Callback):
         if self.metrics is not None:
             self.metrics.save()
             checkpoint["metrics_csv"] = self.metrics.state_dict()
-        checkpoint["processes"] = trainer.world_size
+        checkpoint["processes"], checkpoint["should_stop"] = trainer.world_size, trainer.should_stop
         if self.hyper_parameters:
             checkpoint["hyper_parameters"] = self.hyper_parameters
         checkpoint.pop("datamodule_hyper_parameters", None)  # config.yaml contains these values, which may be objects
@@ -253,6 +257,7 @@ class RunRecord(Callback):
             for one in trainer.early_stopping_callbacks:  # a changed patience replaces the saved one
                 checkpoint["callbacks"].get(one.state_key, {})["patience"] = one.patience
             self._known, self._ended = checkpoint.get("metrics", {}), checkpoint.get("ended", {})
+            self._stopped = checkpoint.get("should_stop", False)
             logged = checkpoint.get("logged", {"train": [], "val": {}})
             self._logged, self._validated = set(logged["train"]), logged["val"]
             self._resumed = checkpoint.get("metrics_csv")  # None if the run has no metrics.csv
