@@ -16,7 +16,10 @@ ONE = [
     f"translation_quickstart {TEXT} --model.net=TransformerSeq2Seq --model.net.size=16",
     f"translation_two_optimizers {TEXT}",
 ]
-TWO = [f"translation_quickstart {TEXT} -c {{overlays}}/ddp.yaml", "quickstart -c {overlays}/fsdp2.yaml"]
+TWO = [
+    pytest.param(f"translation_quickstart {TEXT} -c {{overlays}}/ddp.yaml", id="ddp"),
+    pytest.param("quickstart -c {overlays}/fsdp2.yaml", id="fsdp2", marks=pytest.mark.slow),
+]
 
 
 class Reads(Callback):
@@ -49,7 +52,7 @@ def test_a_wait_is_counted(lit, tmp_path):
     assert all(place.startswith("_local_scalar_dense at ") for place in places)
 
 
-@pytest.mark.parametrize("line", TWO, ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize("line", TWO)
 def test_two_processes(line, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     command = [sys.executable, "-m", "lit_project", *words(line)]

@@ -104,6 +104,7 @@ def test_a_broken_record_is_named(tmp_path):
         WandbLogger(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_the_runs_of_a_repeat_are_a_group(lit, server):
     done = lit(f"repeat quickstart wandb {TINY} --epochs 1 --seeds 1 2")
     assert done.status == 0, done.err

@@ -708,7 +708,7 @@ def test_a_hook_that_adds_a_parameter_group_gets_one_line(lit, unusual):
     assert forked.status == 0, forked.err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_stopped_run_does_not_wait_for_its_workers(unusual, workspace, number):
     words = "fit --model metric_objects.Classifier --data unusual.Persistent --trainer.max_epochs=500 --run_name a"
     # A background job of a shell may ignore SIGINT.

@@ -108,7 +108,7 @@ def test_several_processes_share_a_study_and_its_count(sweep, read, tmp_path):
     assert sorted(row.values["number"] for row in one.study.rows()) == list(range(9))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
 def test_a_signal_ends_trials_and_the_next_call_goes_on(sweep, number):
     one = sweep(curve=[[0.1] * 20], number=[1, 2], pause=0.1)
     one.then["trial 0 started"] = (os.kill, os.getpid(), number)
