@@ -258,6 +258,7 @@ def test_the_library_of_a_generated_project_comes_from_its_wheel(trained, worksp
     assert not found.project.exists()
 
 
+@pytest.mark.slow
 def test_a_module_on_pythonpath_is_found_and_only_python_files_are_listed(
     lit, workspace, monkeypatch, tmp_path_factory
 ):

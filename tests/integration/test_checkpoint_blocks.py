@@ -39,8 +39,15 @@ def equal(found, expected):
     return all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("make", [resnet, transformer])
+@pytest.mark.parametrize(
+    ("make", "compiled"),
+    [
+        (resnet, False),
+        pytest.param(resnet, True, marks=pytest.mark.slow),
+        (transformer, False),
+        (transformer, True),
+    ],
+)
 def test_gradients_and_statistics_are_the_same_bit_for_bit(make, compiled):
     """The transformer has dropout, and the residual net has batch norm, which counts its batches."""
     net, inputs = make()

@@ -1,6 +1,7 @@
 """Ordinary LightningModules and LightningDataModules support every feature without changes."""
 
 import csv
+import gc
 import json
 import os
 import shlex
@@ -621,7 +622,9 @@ def test_an_iterable_dataset_starts_over(lit, unusual, data):
 
 
 @pytest.mark.parametrize("data", ["Stateful", "StatefulStream"])
-def test_a_stateful_dataloader_of_torchdata_resumes_to_the_bit(lit, unusual, data):
+def test_a_stateful_dataloader_of_torchdata_resumes_to_the_bit(lit, unusual, monkeypatch, data):
+    # torch waits this long for a worker of an iterator that is garbage-collected. The default is 5 s.
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
     fit = f"fit --model metric_objects.Classifier --data unusual.{data}"
     fit += " --trainer.max_epochs=2 --trainer.max_steps=20 --trainer.log_every_n_steps=3"
     whole = lit(f"{fit} --run_name whole")
@@ -633,6 +636,7 @@ def test_a_stateful_dataloader_of_torchdata_resumes_to_the_bit(lit, unusual, dat
     resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
     assert "cannot resume mid-epoch" not in resumed.out
     assert differences(whole.run, resumed.run) == []
+    gc.collect()
 
 
 SCHEDULED = "{class_path: GradientAccumulationScheduler, init_args: {scheduling: {0: 1, 1: 3}}}"

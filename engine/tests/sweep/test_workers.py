@@ -135,7 +135,10 @@ def test_a_trial_goes_on_after_its_database_was_away(sweep, monkeypatch):
     assert one.rows == [(0, "finished", 0.2), (1, "finished", 0.2)]
 
 
-@pytest.mark.parametrize("survives", [True, False], ids=["its fit survives", "its fit is killed"])
+@pytest.mark.parametrize(
+    "survives",
+    [pytest.param(True, id="its fit survives", marks=pytest.mark.slow), pytest.param(False, id="its fit is killed")],
+)
 def test_the_trial_of_a_killed_worker_is_taken_by_another(sweep, tmp_path, monkeypatch, survives):
     monkeypatch.setattr(study, "LOST_AFTER", 2)
     trials = {"curve": [[0.1] * 30, [0.2]], "pause": 0.1}
