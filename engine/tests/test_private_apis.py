@@ -12,7 +12,7 @@ from functools import partial
 import jsonargparse
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loops import training_epoch_loop
@@ -202,6 +202,20 @@ def test_reconfigure_limit_loops_set_root_dir_skip_sanity_check_and_set_ended(tr
     assert made.num_sanity_val_steps == 0
     _lightning.set_ended(made, 7, 5)
     assert (_lightning.logged_steps(made), made.current_epoch) == (7, 5)
+
+
+def test_attach_data(trainer):
+    class Sized(Module):
+        def setup(self, stage):
+            self.found = self.trainer.datamodule, self.trainer.datamodule.trainer
+
+        def forward(self, x):
+            return self.net(x)
+
+    made, data, module = trainer(), LightningDataModule(), Sized()
+    _lightning.attach_data(made, data)
+    made.predict(module, [])
+    assert module.found == (data, made)
 
 
 def test_disable_requeue(trainer):

@@ -49,6 +49,12 @@ def reconfigure(trainer: Trainer, **parts: Any) -> None:
         setattr(trainer, name, value)
 
 
+def attach_data(trainer: Trainer, data: LightningDataModule) -> None:
+    """Let a module's `setup` use `trainer.datamodule`, even if `predict` is called with other data."""
+    data.trainer = trainer
+    trainer.datamodule = data  # type: ignore[attr-defined]
+
+
 def limit_loops(trainer: Trainer, max_epochs: int, max_steps: int) -> None:
     """Set the maximum number of epochs and steps. The trainer has no setters. Lightning 2.0 added this API."""
     trainer.fit_loop.max_epochs = max_epochs

@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
-from lit_engine._lightning import NoProfiler, set_rank
+from lit_engine._lightning import NoProfiler, attach_data, set_rank
 from lit_engine.checkpoints.choose import choose_checkpoint
 from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read
 from lit_engine.checkpoints.warm_start import check_fits
@@ -18,7 +18,7 @@ from lit_engine.errors import CheckpointError
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
 from lit_engine.training.plain import adds_weights_later, complete_prediction
-from lit_engine.training.task import load_module
+from lit_engine.training.task import Task, load_module
 
 
 def load_model(run: RunDir, which: str = "best") -> Any:
@@ -78,6 +78,8 @@ def load_for_prediction(
     complete_prediction(cli.model, cli.datamodule)
     for line in check_fits(cli.model, content, checkpoint, cli.hyper_parameters, adds_weights_later(cli.model)):
         print(f"warning: {line}", file=sys.stderr)
+    if not isinstance(cli.model, Task) and cli.datamodule is not None:
+        attach_data(cli.trainer, cli.datamodule)
     with warnings.catch_warnings(action="ignore"):  # Lightning warns about missing callbacks
         try:
             cli.trainer.predict(cli.model, [], ckpt_path=checkpoint, weights_only=True)
