@@ -208,7 +208,7 @@ class Session:
             self.has_content = self.record.started and not smoke
         self.event = "stopped early" if trainer.should_stop else self.event
         self.signals.deferred = False
-        if self.signals.number:  # a signal arrived while the last figures were drawn
+        if self.signals.number:  # a signal arrived while the last figures were being drawn
             raise Interrupted(self.signals.number)
 
         # report

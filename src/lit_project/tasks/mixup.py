@@ -94,6 +94,6 @@ def check_soft_targets(loss: nn.Module, num_classes: int) -> None:
         fine = False
     if not fine:
         raise ValueError(
-            f"mixing requires a loss with probabilities (B, K) as targets, but {type(loss).__name__} rejects them: "
+            f"mixing requires a loss that accepts class probabilities (B, K), but {type(loss).__name__} rejects them: "
             "use the default loss or SmoothedCrossEntropy"
         )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def collect_progress_metrics(trainer: Trainer, pl_module: LightningModule, running: Totals | None) -> dict[str, float]:
-    """Return the training means in `running`, and the latest values of the main and monitored validation metrics."""
+    """Return the mean training metrics from `running`, and the latest headline and monitored validation metrics."""
     values = {f"train/{name}": value for name, value in running.means().items()} if running else {}
     known = trainer.callback_metrics
     for name in (*(f"val/{name}" for name in getattr(pl_module, "headline_metrics", ())), *monitored(trainer)):

@@ -364,7 +364,7 @@ class RunRecord(Callback):
         size_of = getattr(trainer.datamodule, "size_of", None)  # type: ignore[attr-defined]
         samples = values.get(f"{split}/samples")
         if size_of is not None and samples is not None and samples != size_of(split):
-            print(f"warning: {section}: {samples:.0f} of {size_of(split)} samples were evaluated", file=sys.stderr)
+            print(f"warning: {section}: only {samples:.0f} of {size_of(split)} samples were evaluated", file=sys.stderr)
             values[f"{split}/dataset_size"] = size_of(split)
         checkpoint = str(self.checkpoint) if self.checkpoint else None
         changed = {"changed": self.changed} if self.changed else {}

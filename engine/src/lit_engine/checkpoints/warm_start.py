@@ -36,7 +36,7 @@ def check_fits(
 ) -> list[str]:
     """Raise CheckpointError, listing the differences, unless a checkpoint contains exactly this model's weights.
 
-    Only the shapes are compared in two cases. If `is_partial` is true, hooks may still add weights to the model or to
+    In two cases, only the shapes are compared. If `is_partial` is true, hooks may still add weights to the model or to
     the checkpoint, and Lightning checks the names later. If a LightningModule sets `strict_loading = False`, its
     checkpoints may omit frozen weights.
 

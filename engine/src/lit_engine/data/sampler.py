@@ -53,8 +53,8 @@ class EpochBatches(Sampler[Tensor]):
 
     With `global_batch_size` G, optimizer step k uses the samples `order[k*G:(k+1)*G]` for any number of processes and
     micro-batches, as in MosaicML Streaming's elastic determinism (https://github.com/mosaicml/streaming). The samples
-    are divided evenly among the batches. If the last step of an epoch has too few samples, each remaining batch repeats
-    one sample with weight 0.
+    are divided evenly among the batches. If the last step of an epoch has fewer samples than batches, each empty batch
+    repeats one sample with weight 0.
 
     Args:
         size: number of samples.

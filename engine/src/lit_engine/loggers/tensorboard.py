@@ -50,7 +50,7 @@ class TensorBoardExtras(Callback):
         grid = make_grid(images[:64].float().cpu(), nrow=8)
         for writer in writers:
             writer.add_image("train/images", grid, trainer.global_step)
-        if pl_module.device_mesh is None:  # a model sharded over processes is not traced
+        if pl_module.device_mesh is None:  # a model sharded across processes is not traced
             try:
                 # tracing must not update batch norm statistics
                 with evaluating(pl_module), warnings.catch_warnings():

@@ -127,7 +127,7 @@ class Meter(Callback):
         self.ending = _now(trainer) - self._last - self._validated
 
     def predictions(self, unit: str) -> dict[str, Any]:
-        """Return the length of the fit, and the predicted times, memory, speed and energy."""
+        """Return the number of epochs and steps, and the predicted times, memory, speed and energy."""
         length, validation = self.length, self.length["batches"] * fmean(self.evaluations or [0.0])
         total = length["steps"] * self.step + length["validations"] * validation
         total += self.starting + (length["epochs"] - 1) * self.between + self.ending

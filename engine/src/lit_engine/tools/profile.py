@@ -70,8 +70,8 @@ class Parts(Profiler):
 class Profile(Callback):
     """A callback that profiles a fit with its own profiler. All processes write files. Rank 0 prints a table.
 
-    The second batch runs with torch's FlopCounterMode, which counts matrix products, convolutions and attention, but no
-    element-wise operations or fused recurrent layers (cuDNN, oneDNN). The following batches are traced. The measured
+    The second batch runs with torch's FlopCounterMode, which counts matrix products, convolutions and attention, but
+    not element-wise operations or fused recurrent layers (cuDNN, oneDNN). The next batches are traced. The measured
     times exclude the second batch and the traced batches. With manual optimization, the time after `backward` is
     attributed to the optimizers.
 

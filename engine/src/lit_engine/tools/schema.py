@@ -116,7 +116,7 @@ class SchemaBuilder(ParserJsonschema):
         return super().class_ref(get_callable_return_type(class_type) or class_type, action, subclass)
 
     def subclass_def(self, class_type: type, action: Any) -> dict[str, Any]:
-        """Describe the valid values for an argument of this class (a class_path with or without arguments)."""
+        """Describe the valid values of an argument of this type (a class_path with or without init_args)."""
         name = self.def_name(class_type)
         fits = self.fitting[name] = [path for path, kind in self.known.items() if issubclass(kind, class_type)]
         cases = []

@@ -22,7 +22,7 @@ class Totals:
         self.mark()
 
     def add(self, count: float | Tensor, **sums: Tensor) -> None:
-        """Add scalar sums over `count` samples, tokens or weights without waiting for the device."""
+        """Add scalar sums without waiting for the device. `count` is the number or weight of the samples or tokens."""
         if isinstance(count, Tensor) and count.is_floating_point():
             count = count.to(_wide(count.device))
         # Do not add in place, because the mark may refer to the same tensor.

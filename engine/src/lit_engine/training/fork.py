@@ -77,7 +77,7 @@ class Fork(Callback):
                 state["may_change"] = True
         weights = warm_start(model, self.checkpoint, content=content)
         if not weights.complete:
-            warn_once(f"note: some weights do not fit, so the optimizer starts without state:\n{weights}")
+            warn_once(f"note: some weights do not fit, so the state of the optimizer is not restored:\n{weights}")
             content.update(state_dict=model.state_dict(), optimizer_states=[])
             content.pop("current_model_state", None)  # averages start from the new weights
 
@@ -94,7 +94,7 @@ class Fork(Callback):
             raise UserError(f"--fork {place}: increase --epochs or trainer.max_steps to continue training")
         fits = len(saved) == len(trainer.optimizers) and all(map(_fits, trainer.optimizers, saved))
         if saved and (not fits or any(key.endswith("optimizer.class_path") for key in self._changed)):
-            warn_once("note: the optimizer or its parameter groups differ, so the optimizer starts without state")
+            warn_once("note: the optimizer or its parameter groups differ, so its state is not restored")
             saved = []
         options = {key.rpartition(".")[2] for key in self._changed}
         alike = all(key.startswith("model.optimizer.") for key in self._changed) and "lr" not in options

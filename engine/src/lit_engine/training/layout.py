@@ -39,7 +39,7 @@ def compile_in_place(net: nn.Module, options: CompileOptions) -> None:
         usual = ", ".join(torch.compiler.list_backends())
         raise UserError(f"torch.compile has no backend {backend!r}{did_you_mean(backend, known)}; available: {usual}")
     if "mode" in options and backend != "inductor":
-        raise UserError(f"compile: the backend {backend!r} has no modes: remove mode, or use inductor")
+        raise UserError(f"compile: the backend {backend!r} has no modes. Remove mode, or use inductor")
     if any(isinstance(module, nn.RNNBase) for module in net.modules()):
         why = "torch.compile does not support nn.RNN, nn.GRU or nn.LSTM"
         if options.get("fullgraph"):

@@ -302,7 +302,7 @@ def build_schedulers(
         Lightning's scheduler configs.
 
     Raises:
-        UserError: if a scheduler rejects its arguments, or contradicts itself, another one or the length of the run.
+        UserError: if a scheduler rejects its arguments, or does not match another one or the length of the run.
     """
     rates = [float(group["lr"]) for group in optimizer.param_groups]
     configs = []

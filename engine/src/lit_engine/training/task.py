@@ -256,7 +256,7 @@ class Task(_lightning.QuickModule):
         return trainer is not None and getattr(trainer.train_dataloader, "filler", False)
 
     def _may_compute_again(self) -> bool:
-        """Return whether a training step is able to compute its loss more than once."""
+        """Return whether a training step can compute its loss more than once."""
         return not self.automatic_optimization or isinstance(self.optimizers(use_pl_optimizer=False), LBFGS)
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
@@ -282,8 +282,8 @@ class Task(_lightning.QuickModule):
         """Build the optimizer and its schedules, which end with the run.
 
         Raises:
-            UserError: if the parameter groups are invalid, or a schedule contradicts itself, another schedule or the
-                length of the run.
+            UserError: if the parameter groups or a schedule are invalid, or if a schedule does not match another
+                schedule or the length of the run.
         """
         optimizer = build_optimizer(self.optimizer_factory, self.parameter_groups())
         return [optimizer], build_schedulers(self.schedules, optimizer, self.length)

@@ -121,7 +121,7 @@ class TranslationData(SplitData):
         self.left_out: dict[str, int] = {}  # number of pairs excluded from all splits, by reason
 
     def read(self, split: Split) -> Pairs:
-        """Return the unprepared pairs of a split as (source, target)."""
+        """Return the raw sentence pairs of a split as (source, target)."""
         raise NotImplementedError
 
     @cached_property
@@ -249,7 +249,7 @@ class CarvedData(TranslationData):
         self.test_size = test_size
 
     def pool(self) -> Pairs:
-        """Return all unprepared pairs as (source, target)."""
+        """Return all raw sentence pairs as (source, target)."""
         raise NotImplementedError
 
     def given(self) -> dict[str, Pairs]:
@@ -281,7 +281,10 @@ class CarvedData(TranslationData):
         return self._carved[split]
 
     def _is_overlong(self, pair: tuple[str, str]) -> bool:
-        """Return whether a side exceeds `max_length` words. Punctuation marks count as words, except with subwords."""
+        """Return whether either sentence has more than `max_length` words.
+
+        Punctuation marks count as words if the vocabulary consists of words.
+        """
         for sentence, language in zip(pair, (self.source, self.target), strict=True):
             if len(sentence) <= self.max_length:  # A sentence never has more words than characters.
                 continue

@@ -70,7 +70,7 @@ class RNNEncoder(nn.Module):
         self.norm = nn.LayerNorm(self.size) if layer_norm else nn.Identity()
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return the states `(B, S, D)` and each layer's final hidden (and LSTM cell) states `(B, layers, D)`."""
+        """Return the states `(B, S, D)` and the final hidden (and LSTM cell) states of each layer `(B, layers, D)`."""
         embedded_BSE = self.dropout(self.embedding(source_BS) * self.embedding.embedding_dim**0.5)
         # Sort here, because `pack_padded_sequence` would block while it copies the order to the GPU.
         sorted_B, order_B = lengths_B.cpu().sort(descending=True)

@@ -33,8 +33,8 @@ def attention_map(
 
     Args:
         weights_TS: attention weights `(T, S)`. Each row sums to 1.
-        source_pieces: labels of the S source tokens, in sentence order.
-        target_pieces: labels of the T target tokens, in sentence order.
+        source_pieces: labels of the S source tokens, in the order of the sentence.
+        target_pieces: labels of the T target tokens, in the order of the sentence.
         title: figure title, which is drawn as plain text.
     """
     rows, columns = weights_TS.shape

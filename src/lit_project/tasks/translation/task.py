@@ -80,7 +80,7 @@ class Translator(Task):
             runs twice with different dropout, and α/4 times the symmetric KL divergence between the two predictions is
             added to the mean loss. This doubles time and memory.
         decoding: how `validate`, `test`, `predict` and `translate` search for translations. Default: a beam of size 5.
-        validation_decoding: how validation during training searches for translations. Default: greedy search.
+        validation_decoding: decoding method for validation during training. Default: greedy search.
         **kwargs: the arguments `schedulers`, `parameter_groups`, `compile` and `metrics` of `Task`.
 
     Raises:

@@ -81,7 +81,7 @@ class Table:
         try:
             found = np.array([self.column(name) for name in names], float).T
         except ValueError as error:
-            raise RunError(f"the predictions of {self.run.path} are not numeric in {', '.join(names)}") from error
+            raise RunError(f"the predictions of {self.run.path} are not numbers in {', '.join(names)}") from error
         if not np.isfinite(found).all():
             raise RunError(f"the predictions of {self.run.path} contain NaN or infinity in {', '.join(names)}")
         return found
@@ -133,7 +133,7 @@ def samples_of(metric: str, a: Table, b: Table) -> Samples:
     raise UserError(
         f"--test {metric} cannot be computed from predictions{did_you_mean(metric, known)} "
         f"(available: {', '.join(known)}); "
-        f"to test {metric} over seeds, compare two folders of `{program()} repeat --seeds 1 2 3 4 5 6`"
+        f"to compare {metric} across seeds, compare two folders written by `{program()} repeat --seeds 1 2 3 4 5 6`"
     )
 
 
@@ -192,7 +192,7 @@ def _mean_ratio(above: Floats, below: Floats) -> Floats:
 def _regression(kind: str, part: str, a: Table, b: Table) -> Samples:
     targets = [name for name in a.names if name.partition("/")[0] == "target" and part in ("", name.partition("/")[2])]
     if kind != "r2" and len(targets) > 1:
-        raise UserError(f"there are several targets: use --test {targets[0].replace('target', kind, 1)}, or r2")
+        raise UserError(f"there are several targets: use --test {targets[0].replace('target', kind, 1)} or --test r2")
     targets = targets or ["target"]
     true = a.numbers(targets)
     columns = [name.replace("target", "prediction", 1) for name in targets]
