@@ -36,7 +36,7 @@ BatchNorm = _BatchNorm  # base class of all batch norm layers, for `isinstance` 
 
 
 def trainer_of(module: LightningModule) -> Trainer | None:
-    """Return a module's trainer or None. Without a trainer, the public property fails. Lightning 1.8 added this API."""
+    """Return a module's trainer or None. The public property fails without a trainer. Lightning 1.8 added this API."""
     return module._trainer
 
 
@@ -510,7 +510,7 @@ def wrap_again(strategy: Any, module: LightningModule) -> None:
 
 
 def remember_missing_cuda() -> None:
-    """Prevent Adam's search for the CUDA driver on CPU-only machines. This saves 11 % of a small step's time.
+    """Keep Adam from searching for the CUDA driver on CPU-only machines. This saves 11 % of a small step's time.
 
     `torch.optim.Adam` checks at each step whether there is a CUDA device. Lightning sets PYTORCH_NVML_BASED_CUDA_CHECK
     at import (Lightning pull request 15110), so that the check does not initialize CUDA before a fork. There is nothing

@@ -77,7 +77,7 @@ class ImageFolder(DatasetImages):
         test_size: fraction of the images in the test split if there are no split folders; 0 for no test split.
         class_names: expected names of the class folders, sorted; default: the names found. Required if no class
             folder directly contains an image, because class folders then look like split folders.
-        mean: mean of each channel for values in [0, 1]. Default: ImageNet's mean, averaged over channels if greyscale.
+        mean: mean of each channel for values in [0, 1]. Default: ImageNet's mean, averaged over channels for greyscale.
             ImageNet weights require the default. For greyscale images, GoogLeNet and Inception need mean = std = 0.5.
         std: standard deviation of each channel.
         **kwargs: arguments of `DatasetImages`, `ImageData` and `SplitData`.

@@ -125,7 +125,7 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def save(self) -> None:
-        """Write the new rows. The next call overwrites the last row, because it may receive more values."""
+        """Write the new rows. The last row may still receive more values, so the next call overwrites it."""
         self._saved = monotonic()
         if not self._changed:
             return

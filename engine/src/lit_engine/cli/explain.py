@@ -117,7 +117,7 @@ def at_least(least: int) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"must be at least {least}, got {number}")
         return number
 
-    parse.__name__ = "int"  # argparse shows this name if a word is not a number
+    parse.__name__ = "int"  # argparse shows this name if a value is not a number
     return parse
 
 

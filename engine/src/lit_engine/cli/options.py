@@ -1,4 +1,4 @@
-"""The options of `fit`, `validate`, `test` and `predict` that configure a run, and a short help for these commands.
+"""The options of `fit`, `validate`, `test` and `predict` that configure a run, and short help for these commands.
 
 This module imports neither torch nor Lightning, so that `fit --help` is printed immediately.
 """

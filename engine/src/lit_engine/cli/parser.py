@@ -294,7 +294,7 @@ class LitCLI(ParsingCLI):
             save_config_callback=None,  # RunDir saves the config
             trainer_defaults={"enable_model_summary": False},  # the session prints its own summary
             auto_configure_optimizers=False,  # optimizers and schedulers are arguments of the task
-            # With this option, Lightning fails if a model lacks a linked argument. `make` stores the hyperparameters.
+            # This option makes Lightning fail if a model lacks a linked argument, so `make` stores the hyperparameters.
             load_from_checkpoint_support=False,
             args=list(args),
         )
@@ -351,7 +351,7 @@ class LitCLI(ParsingCLI):
         self.plain = {name: value for name, value in plain.items() if name not in NOT_IN_CONFIG}
 
     def seed_again(self, seed: int) -> None:
-        """Use the recorded seed of a run instead of the random one."""
+        """Use a run's recorded seed instead of the random one."""
         self.options.seed_everything = self.plain["seed_everything"] = seed_everything(seed, workers=True)
 
     def config_text(self) -> str:
@@ -367,7 +367,7 @@ class LitCLI(ParsingCLI):
     def check_early_stopping(self) -> None:
         """Raise UserError for an `EarlyStopping` if neither a config nor the command line sets its mode.
 
-        Lightning's default is `min`, which would stop a run whose metric improves by increasing.
+        Lightning's default `min` would stop a run whose metric is better when it is higher.
         """
         callbacks = self.options.trainer.get("callbacks") or []
         every = [one.init_args for one in (callbacks if isinstance(callbacks, list) else [callbacks])

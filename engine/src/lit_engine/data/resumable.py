@@ -87,7 +87,7 @@ class ResumableLoader:
         """Yield batches. The epoch is read at the first batch, because Lightning sets it after calling `iter`."""
         epoch, done, number = self.place()
         passes, start = 0, done
-        if done and self.passed[0] == epoch:  # Lightning repeats this loader, and may have prefetched its last batch
+        if done and self.passed[0] == epoch:  # Lightning restarts this loader, and may have prefetched its last batch
             (_, passes, done), start = self.passed, 0
         self.order.begin(epoch, passes, start, (f"loader {number}",) if number else ())
         for batch in self.loader:
@@ -124,7 +124,7 @@ class SeededOrder:
         self.begin(0, 0, 0, ())
 
     def begin(self, epoch: int, passes: int, start: int, loader: tuple[str, ...]) -> None:
-        """Set the number of passes to skip in this epoch, and of batches after them, which may span further passes."""
+        """Set how many passes of this epoch to skip, and then how many batches, which may span further passes."""
         self._epoch, self.passes, self._start, self._loader = epoch, passes, start, loader
 
     def __len__(self) -> int:

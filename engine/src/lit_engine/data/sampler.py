@@ -53,8 +53,8 @@ class EpochBatches(Sampler[Tensor]):
 
     With `global_batch_size` G, optimizer step k uses the samples `order[k*G:(k+1)*G]` for any number of processes and
     micro-batches, as in MosaicML Streaming's elastic determinism (https://github.com/mosaicml/streaming). The samples
-    are divided evenly among the batches. If the last step of an epoch has fewer samples than batches, each empty batch
-    repeats one sample with weight 0.
+    are divided evenly among the batches. If the last step of an epoch has fewer samples than batches, each otherwise
+    empty batch repeats one sample with weight 0.
 
     Args:
         size: number of samples.
@@ -250,8 +250,8 @@ class SeededBatches:
 class Loader:
     """Loader that follows the order of `EpochBatches` and can resume from a saved position, even with workers.
 
-    The loader is a plain iterable. Lightning would replace the sampler of a `DataLoader` in distributed runs, in
-    predictions, and in runs with `overfit_batches`.
+    The loader is a plain iterable. Lightning would replace the sampler of a `DataLoader` in distributed runs, during
+    prediction, and in runs with `overfit_batches`.
 
     Args:
         dataset: returns a batch when indexed with a tensor of indices, or returns a DataError if a sample is invalid.

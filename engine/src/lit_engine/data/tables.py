@@ -75,7 +75,7 @@ class CSVFile:
 
     @cached_property
     def _numbers(self) -> np.ndarray | None:
-        """All values `(N, K)`, read by NumPy's fast reader, or None if a cell is not a plain, finite number."""
+        """Return all values `(N, K)`, read by NumPy's fast reader, or None if a cell is not a plain, finite number."""
         _, line, _ = next(self._lines())
         with suppress(ValueError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy warns about tables without rows
@@ -245,7 +245,7 @@ class TabularData(SplitData):
     def _standard(
         self, part: int, names: list[str], mean: list[float] | None, std: list[float] | None
     ) -> tuple[list[float], list[float]]:
-        """Return the mean and standard deviation of features (part 0) or targets (part 1). Compute them if None."""
+        """Return the mean and standard deviation of features (part 0) or targets (part 1), computing them if None."""
         if mean is None or std is None:
             values = self.splits["train"][part].double()
             own_std = values.std(dim=0, correction=0)

@@ -67,7 +67,7 @@ class Sharded(ModelParallelStrategy):
         super().set_world_ranks()
         size = self._tensor_parallel_size
         if not isinstance(size, int) or size < 1 or self.world_size % size:
-            raise UserError(f"{self.world_size} processes are not divisible by tensor_parallel_size {size}")
+            raise UserError(f"the world size {self.world_size} is not divisible by tensor_parallel_size {size}")
         self._data_parallel_size = self.world_size // size
 
     def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:

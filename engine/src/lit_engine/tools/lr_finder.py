@@ -150,7 +150,7 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
     samples: Any = getattr(loader, "samples", getattr(loader, "dataset", None))
     size = len(samples) if hasattr(samples, "__len__") else LARGEST
     found = before * 2 ** int(math.log2(max(min(limit or before, size) / before, 1)))
-    why = f"the largest of {before}, {2 * before}… that fits in memory, up to {LARGEST:,} and the number of samples"
+    why = f"the largest of {before}, {2 * before}… that fits in memory, at most {LARGEST:,} and the number of samples"
     print_once(f"suggested: --data.batch_size={found} ({why})")
 
 

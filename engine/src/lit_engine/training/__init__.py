@@ -1,1 +1,1 @@
-"""The base task, exact means, metrics, saving, schedules and parameter groups."""
+"""The base task, exact averages, metrics, saving, schedules and parameter groups."""

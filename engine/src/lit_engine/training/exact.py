@@ -67,7 +67,7 @@ class Totals:
         self._marked, self._marked_count = dict(self.sums), self.count
 
     def rewind(self) -> None:
-        """Remove everything that was added since the mark."""
+        """Remove everything added since the mark."""
         self.sums, self.count = dict(self._marked), self._marked_count
 
     def mean_since_mark(self, name: str, task: LightningModule) -> float | None:
@@ -109,7 +109,7 @@ def totals_of(module: LightningModule) -> Totals | None:
 
 
 def _wide(device: torch.device) -> torch.dtype:
-    """Return float64, or float32 on MPS, which lacks float64. Long float32 sums lose digits."""
+    """Return float64, or float32 on MPS, which lacks float64. Long float32 sums lose precision."""
     return torch.double if device.type != "mps" else torch.float
 
 
@@ -192,5 +192,5 @@ class Clock:
         self._mark = now
 
     def skip(self) -> None:
-        """Set a new mark without counting the time before it."""
+        """Move the mark to now without counting the time before it."""
         self._mark = perf_counter()

@@ -117,7 +117,7 @@ class ParameterGroups:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Return whether a parameter's name matches a pattern, or belongs to the module with this path."""
+    """Return whether a pattern matches a parameter's name, or is the path of a module that contains it."""
     return name == pattern or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
 
 

@@ -94,7 +94,7 @@ class Saver(Callback):
     - The run is between epochs, before the first epoch, or after the last epoch.
     - The run has finished an optimizer step that is not followed by a validation.
     - Validation is about to start or is running. A resumed run repeats this validation from its start. If validation
-      has changed weights or buffers, for example to evaluate an average, the callback waits until the end.
+      has changed weights or buffers, for example to evaluate their average, the callback waits until the end.
 
     If a step of `global_batch_size` samples runs out of memory, a resumed run repeats it with smaller micro-batches.
 
@@ -131,7 +131,7 @@ class Saver(Callback):
         self._logged: list[dict[str, Any]] = []  # values logged before resuming, kept until the first batch is logged
         self._batches: int | None = None  # batches per epoch when the run was stopped
         self._accumulated: dict[str, Tensor] = {}  # gradients of manual optimization when the run was stopped
-        self._states: dict[str, Any] | None = None  # states of torchmetrics before the current validation
+        self._states: dict[str, Any] | None = None  # torchmetrics states before the current validation
         self._sums: list[Tensor] = []  # sums of the weights and buffers before the current validation
         # Whether each parameter was trainable, and each submodule in train mode, when training started and when the run
         # was stopped. No parameter has the name of a submodule.
@@ -145,7 +145,7 @@ class Saver(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         _lightning.skip_batches_of_evaluation(trainer)
-        _lightning.disable_requeue(trainer)  # Lightning would requeue the SLURM job with an unused checkpoint
+        _lightning.disable_requeue(trainer)  # Lightning would requeue the SLURM job with a checkpoint of its own
         if not self._processes_loaders:
             _lightning.process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
             self._processes_loaders = True
@@ -327,7 +327,7 @@ class Saver(Callback):
         seed_everywhere(global_seed(), moment, trainer.global_step, replicas(trainer).rank)
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        # If the length is unknown, processes may have different numbers of batches, and would wait for each other.
+        # If the length is unknown, processes may have different numbers of batches and then wait for each other.
         unequal = trainer.world_size > 1 and math.inf in trainer.num_val_batches
         if trainer.state.fn != "fit" or unequal or self._within_step:
             return

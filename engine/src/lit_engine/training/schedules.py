@@ -94,7 +94,7 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
 
     Args:
         optimizer: provided by the task.
-        max_lr: peak rate. Default: the optimizer's rate for each parameter group. A single number applies to the group
+        max_lr: peak rate. Default: the learning rate of each parameter group. A single number applies to the group
             with the largest rate, and the peak rates of the other groups are scaled in proportion.
         pct_start: fraction of the run until the peak.
         kwargs: other arguments of torch's OneCycleLR.
@@ -141,7 +141,7 @@ class InverseSqrtLR(lr_scheduler.LambdaLR):
 
     Args:
         optimizer: provided by the task.
-        warmup_steps: number of steps until the rate is highest.
+        warmup_steps: number of steps until the rate peaks.
 
     Raises:
         UserError: if `warmup_steps` is below 1.
@@ -314,7 +314,7 @@ def build_schedulers(
         with horizon_is(None if end is None else -(-end // schedule.frequency)) as seen:
             scheduler = _make(name, schedule.scheduler, optimizer)
         check_groups(scheduler, rates)
-        # The scheduler's state contains this attribute, so a resumed run can check its length.
+        # This attribute is part of the scheduler's state, so a resumed run can check its length.
         scheduler.planned_length = end if seen.used else None
         if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) != (schedule.monitor is not None):
             raise UserError(f"{name}: only ReduceLROnPlateau needs a metric to monitor")
@@ -328,7 +328,7 @@ def build_schedulers(
         if schedule.monitor is not None:
             config["monitor"] = schedule.monitor
             # The task steps this scheduler, because Lightning would step it after saving the epoch's checkpoint.
-            # Lightning would also stop the run if an epoch was not validated.
+            # Lightning would also stop the run after an epoch without validation.
             config["reduce_on_plateau"] = schedule.interval == "step"
         configs.append(config)
     check_multiply([config["scheduler"] for config in configs])

@@ -321,7 +321,7 @@ class Task(_lightning.QuickModule):
         check_resumed(self.trainer, self.length)
         watched = {schedule.monitor or "" for schedule in self.schedules}
         if not self.trainer.enable_validation and any(name.startswith("val/") for name in watched):
-            raise UserError(f"a schedule monitors {max(watched)!r}, but the run is not validated")
+            raise UserError(f"a schedule monitors {max(watched)!r}, but the run has no validation")
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the epoch's running sums, so that the run can resume mid-epoch."""
@@ -419,7 +419,7 @@ class Task(_lightning.QuickModule):
         if totals.count:
             own, more = self.evaluation_metrics(totals, split), self._metrics.compute()
             if both := own.keys() & more.keys():
-                raise UserError(f"model.metrics: the task itself logs {max(both)}: rename the metric")
+                raise UserError(f"model.metrics: the task already logs {max(both)}: rename the metric")
             self.log_reduced({f"{split}/{name}": value for name, value in {**own, **more}.items()})
 
     on_test_epoch_end = on_validation_epoch_end

@@ -1,4 +1,4 @@
-"""Padded batches of sentence pairs, with similar lengths and a limited number of tokens per batch."""
+"""Padded batches of sentence pairs of similar length, with a limited number of tokens per batch."""
 
 from collections.abc import Sequence
 from itertools import chain

@@ -160,7 +160,7 @@ class Multi30k(TranslationData):
 
     The captions are read from `root/multi30k/{train,val,test_2016_flickr}.{en,de,fr}`, with or without `.gz`. Missing
     files are downloaded. The official splits are used unchanged. No test caption occurs in train, but one validation
-    source and three validation targets (from English to French) do. The report shows this overlap.
+    source and three validation targets do (English to French). The report shows this overlap.
 
     Raises:
         DataError: a file is damaged or cannot be downloaded. The message explains how to add the file.

@@ -100,7 +100,7 @@ class LocationAttention(Attention):
         if states_BSD.shape[1] > self.max_source_length:
             raise ValueError(
                 f"a source of {states_BSD.shape[1]} tokens is longer than the {self.max_source_length} positions of "
-                "location attention: increase max_source_length, or use a different attention"
+                "location attention: increase max_source_length, or use a different type of attention"
             )
         return states_BSD[..., :0]
 

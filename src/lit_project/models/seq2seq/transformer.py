@@ -242,7 +242,7 @@ class TransformerSeq2Seq(Seq2Seq):
 
 def sinusoids(positions_T: Tensor, size: int) -> Tensor:
     """Return positional encodings `(T, size)` of sines and cosines with wavelengths from 2π to 10,000 × 2π."""
-    # With the precision bf16-true or 16-true, the default dtype is too coarse for large positions.
+    # With precision bf16-true or 16-true, the default dtype is too coarse for large positions.
     dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
     places = torch.arange(0, size, 2, dtype=dtype, device=positions_T.device)
     rates = torch.exp(places * (-math.log(10_000.0) / size))

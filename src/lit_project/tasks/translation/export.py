@@ -53,8 +53,8 @@ class Unpacked(nn.Module):
                 x_BSD, hidden, *cell = torch.lstm(inputs, (zeros, zeros), weights, True, 1, 0.0, False, both, True)
             else:
                 (x_BSD, hidden), cell = torch.gru(inputs, zeros, weights, True, 1, 0.0, False, both, True), []
-            # On padding, an LSTM keeps its cell state but not its output, because the output gate is not saturated.
-            # Use the output of the forward direction at the last token.
+            # At padding tokens, an LSTM keeps its cell state but not its output, because the output gate is not
+            # saturated. Use the output of the forward direction at the last token.
             forward = x_BSD.gather(1, last_B11.expand(-1, 1, x_BSD.shape[2]))[:, 0, :size]
             finals.append((torch.cat([forward[None], hidden[1:]]), *cell))
         states_BSD = encoder.norm(x_BSD * (1 - padding_BS1))

@@ -55,7 +55,7 @@ def attention_map(
     axes.set_yticks(range(rows), labels=target_pieces, **text)
     axes.set_xticks([x - 0.5 for x in range(1, columns)], minor=True)
     axes.set_yticks([y - 0.5 for y in range(1, rows)], minor=True)
-    axes.grid(which="minor", color="grey", alpha=0.25, linewidth=0.5)  # The grid guides the eye to the words.
+    axes.grid(which="minor", color="grey", alpha=0.25, linewidth=0.5)  # The grid helps readers find the words.
     axes.tick_params(which="minor", length=0)
     if title:
         lines = textwrap.wrap(title, int(11 * figure.get_figwidth()))  # 11 letters per inch
@@ -64,7 +64,7 @@ def attention_map(
 
 
 def bleu_by_length(groups: Sequence[tuple[str, float, int]], title: str = "") -> Figure:
-    """Draw BLEU as a bar for each group of `scores.by_length`. The bars are labelled with the number of sentences."""
+    """Draw the BLEU score of each group in `scores.by_length` as a bar, labelled with the number of sentences."""
     labels, scores, counts = zip(*groups, strict=True)
     figure = new_figure(max(4.5, 0.65 * len(groups) + 1.5), 4)
     axes = figure.add_subplot()

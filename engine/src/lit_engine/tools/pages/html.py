@@ -176,7 +176,7 @@ def samples(images: Iterable[tuple[bytes, str]]) -> str:
 
 
 def paragraph(text: str, soft: bool = False) -> str:
-    """Return a paragraph, which is shown in a muted colour if it is `soft`."""
+    """Return a paragraph, which is shown in a muted colour if `soft` is true."""
     kind = ' class="soft"' if soft else ""
     return f"<p{kind}>{escape(text)}</p>"
 

@@ -134,7 +134,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def guess_reason(changes: Sequence[str], entry: Mapping[str, Any]) -> str:
-    """Return the most likely reason for different results."""
+    """Return the most likely reason why the results differ."""
     if changes:
         return changes[0]
     if entry.get("devices") != ["cpu"]:

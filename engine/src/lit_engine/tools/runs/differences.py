@@ -47,7 +47,7 @@ class Row:
         return total / sum(weights), unit, sum(weights)
 
     def part(self, kind: str, name: str) -> float:
-        """Return the mean test metric of one class or length, or nan if it is unknown."""
+        """Return the mean test metric for one class or length, or nan if it is unknown."""
         return mean_sd([run.parts[kind][name] for run in self.counted if name in run.parts.get(kind, {})])[0]
 
     def facts(self, name: str) -> list[str]:

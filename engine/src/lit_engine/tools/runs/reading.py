@@ -42,7 +42,7 @@ class Run:
     metrics: Numbers  # test metrics, validation metrics of the best epoch, training metrics of the last epoch
     parts: dict[str, Numbers]  # test metrics by class or length, such as `class_accuracy`
     rows: list[dict[str, str]]  # rows of metrics.csv
-    forked_at: tuple[int, int]  # epochs and steps that a fork inherits from its parent; 0 and 0 for other runs
+    forked_at: tuple[int, int]  # epochs and steps that a fork inherits from its parent; both 0 for other runs
     data: dict[str, str]  # fingerprint of each split (empty if the run trains on a fold)
 
     @classmethod

@@ -67,7 +67,7 @@ class Table:
         self.rows = {row["index"]: row for row in first.values()}
 
     def column(self, name: str) -> list[Any]:
-        """Return a column. Raises RunError if it is missing or has blank values, except for sets of labels."""
+        """Return a column. Raises RunError if it is missing, or if values are blank and not sets of labels."""
         if name not in self.names:
             raise RunError(f"the predictions of {self.run.path} have no column {name}")
         values = [row[name] for row in self.rows.values()]
@@ -81,7 +81,7 @@ class Table:
         try:
             found = np.array([self.column(name) for name in names], float).T
         except ValueError as error:
-            raise RunError(f"the predictions of {self.run.path} are not numbers in {', '.join(names)}") from error
+            raise RunError(f"{self.run.path} has predictions that are not numeric: {', '.join(names)}") from error
         if not np.isfinite(found).all():
             raise RunError(f"the predictions of {self.run.path} contain NaN or infinity in {', '.join(names)}")
         return found

@@ -1,1 +1,1 @@
-"""Serves a web page to try a trained run in the browser."""
+"""Serves a web page for trying a trained run in the browser."""

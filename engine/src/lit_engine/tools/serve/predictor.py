@@ -155,7 +155,7 @@ def _columns(data: Any) -> dict[str, float | list[str]]:
 
 
 def _field(name: str, column: float | list[str], needed: str = "") -> str:
-    """Return a menu of a column's words, or a number input that is set to the mean and has the attribute `needed`."""
+    """Return a menu of a column's words, or a number input with the mean as its value and the attribute `needed`."""
     name = escape(name)
     if isinstance(column, list):
         return f'<label>{name} <select name="{name}">{"".join(f"<option>{escape(w)}" for w in column)}</select></label>'

@@ -1,4 +1,4 @@
-"""Reports the results of a sweep in a table, the config of the best trial, and a page with charts."""
+"""Reports the results of a sweep as a table, the config of the best trial, and a page with charts."""
 
 import csv
 import math

@@ -143,7 +143,7 @@ def is_first_attempt(trial: FrozenTrial) -> bool:
 
 
 def _storage(url: str, lost_after: int) -> RDBStorage:
-    # SQLite waits for locks. A connection to a server may be lost while a trial runs.
+    # SQLite waits for locks, but a connection to a server may be lost while a trial runs.
     options = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
     beat: Any = {"heartbeat_interval": max(1, lost_after // 6), "grace_period": lost_after}
     return RDBStorage(url, options, **beat, heartbeat_stale_trial_callback=retry)
