@@ -91,7 +91,7 @@ def test_shards_in_a_process_of_its_own():
             "'fsdp3' does not exist; did you mean fsdp? Write a class as {class_path: Sharded}",
         ),
         ("--trainer.strategy=Sharded", "a class name is not enough. Write a class as {class_path: Sharded}"),
-        (f"{' '.join(TENSOR_PARALLEL)} --trainer.devices=3", "3 processes are not divisible by tensor_parallel_size 2"),
+        (f"{' '.join(TENSOR_PARALLEL)} --trainer.devices=3", "world size 3 is not divisible by tensor_parallel_size 2"),
     ],
 )
 def test_strategies_that_do_not_fit(lit, options, says):

@@ -42,7 +42,7 @@ def test_an_epoch_without_validation_is_no_bad_one(train):
 
 def test_a_metric_of_validation_without_validation_is_an_error_before_training(train):
     plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
-    with pytest.raises(UserError, match="monitors 'val/loss', but the run is not validated"):
+    with pytest.raises(UserError, match="monitors 'val/loss', but the run has no validation"):
         train(Schedule(plateau, "epoch", monitor="val/loss"), losses=[1.0], limit_val_batches=0)
 
 
