@@ -16,7 +16,7 @@ def test_weights_are_by_name():
     for options, message in (
         ({"class_weights": {"nobody": 1.0}}, "there is no class 'nobody'"),
         ({"class_weights": {first: 0.0}}, f"the weight of '{first}' must be above 0"),
-        ({"class_weights": {first: 2.0}, "loss": FocalLoss()}, "class_weights is only for the default loss"),
+        ({"class_weights": {first: 2.0}, "loss": FocalLoss()}, "class_weights applies only to the default loss"),
         ({"label_smoothing": 1.5}, r"label_smoothing must be in \[0, 1\], got 1.5"),
         ({"loss": FocalLoss(weight=[1.0, 2.0])}, f"2 weights for {len(NAMES)} classes"),
     ):

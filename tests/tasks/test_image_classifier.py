@@ -88,7 +88,7 @@ def test_the_loss_of_an_evaluation_is_without_label_smoothing(trainer, smoothing
 
 
 def test_impossible_arguments_are_errors():
-    with pytest.raises(ValueError, match="label_smoothing is only for the default loss"):
+    with pytest.raises(ValueError, match="label_smoothing applies only to the default loss"):
         classifier(loss=nn.MultiMarginLoss(), label_smoothing=0.1)
     with pytest.raises(ValueError, match="top_k must be between 1 and 4 for 4 classes, got 5"):
         classifier(top_k=5)

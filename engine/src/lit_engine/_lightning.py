@@ -85,7 +85,7 @@ def skip_sigterm_broadcast(trainer: Trainer) -> None:
 
 
 def skip_batches_of_evaluation(trainer: Trainer) -> None:
-    """Disable the logging of single validation and test batches. Their means are still logged.
+    """Disable logging of individual validation and test batches. Their means are still logged.
 
     Lightning counts these batches from the start of the process, so a resumed run would log them at different steps.
     Lightning 1.5 added this API.
@@ -224,10 +224,10 @@ def finish_restart(trainer: Trainer) -> None:
 
 
 def step_plateau_schedules(trainer: Trainer) -> None:
-    """Step the ReduceLROnPlateau schedules that follow steps. Lightning 1.6 added this API.
+    """Step the ReduceLROnPlateau schedules with interval `step`. Lightning 1.6 added this API.
 
-    Lightning does this after the hooks of a step, in which checkpoints are saved. Otherwise, a resumed run would omit
-    the call for the last step before the checkpoint.
+    Lightning does this after a step's hooks, but checkpoints are saved in these hooks. Otherwise, a resumed run would
+    omit the call for the last step before the checkpoint.
     """
     trainer.fit_loop.epoch_loop.update_lr_schedulers("step", update_plateau_schedulers=True)
 
@@ -353,7 +353,7 @@ def rewind_step(trainer: Trainer, batches: int) -> None:
 def logged_values(trainer: Trainer) -> dict[str, Tensor]:
     """Return a dict of the metrics that the current stage has logged in this epoch or evaluation.
 
-    `callback_metrics` mixes all stages and only keeps the newest metric of a name. Lightning 1.2 added this API.
+    `callback_metrics` mixes all stages and keeps only the newest metric for each name. Lightning 1.2 added this API.
     """
     results: Any = trainer._results
     found: dict[str, Tensor] = {}
@@ -407,7 +407,7 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 
 
 def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
-    """Add the restored values after the first batch, in which Lightning resets them. Lightning 1.2 added this API."""
+    """Add the restored values after the first batch, because Lightning resets them. Lightning 1.2 added this API."""
     results: Any = trainer.fit_loop.epoch_loop._results
     for one in saved:
         item = results[f"{one['options']['fx']}.{one['options']['name']}"]
@@ -463,7 +463,7 @@ def rank() -> int:
 
 
 def set_rank(number: int) -> None:
-    """Set the global rank. At import, Lightning reads the rank from a launcher's variables, even for one process."""
+    """Set the global rank. On import, Lightning reads it from a launcher's variables, even for one process."""
     setattr(rank_zero_only, "rank", number)  # noqa: B010  (mypy does not know the attribute)
 
 

@@ -30,7 +30,7 @@ NO_ACCESS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES,
 
 
 def explain_no_access(error: OSError) -> str | None:
-    """Return a message for a full disk, a read-only disk or missing permissions, and None for any other error."""
+    """Return a message for a full disk, a read-only disk or missing permissions, or None for any other error."""
     if error.errno not in NO_ACCESS or (error.filename is None and error.errno in (errno.EACCES, errno.EPERM)):
         return None
     return f"{error.strerror}: {error.filename}" if error.filename else error.strerror

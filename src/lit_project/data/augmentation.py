@@ -167,7 +167,7 @@ class RandomAffine(nn.Module):
         self.degrees, self.translate, self.scale, self.shear = degrees, translate, scale, shear
 
     def draw(self, count: int, height: int, width: int) -> Tensor:
-        """Return random rotations (°), shifts to the right and down (pixels), scales and shears (°), `(5, count)`."""
+        """Return random rotations (°), shifts to the right and down (pixels), scales and shears (°) as `(5, count)`."""
         right, down = self.translate * width, self.translate * height
         ranges = [*((-limit, limit) for limit in (self.degrees, right, down)), self.scale, (-self.shear, self.shear)]
         return torch.stack([torch.empty(count).uniform_(*each) for each in ranges])

@@ -1,4 +1,4 @@
-"""Dropout that needs less random data for its mask on a CPU."""
+"""Dropout whose mask needs less random data on a CPU."""
 
 import torch
 from torch import Tensor, nn

@@ -139,7 +139,7 @@ def build_loss(
         raise ValueError(f"a classifier needs at least two classes, got {', '.join(class_names) or 'none'}")
     for name, value in (("label_smoothing", label_smoothing), ("class_weights", class_weights)):
         if loss is not None and value:
-            raise ValueError(f"{name} is only for the default loss: remove either {name} or the loss")
+            raise ValueError(f"{name} applies only to the default loss: remove either {name} or the loss")
     weight, classes = getattr(loss, "weight", getattr(loss, "weights", None)), len(class_names)
     if isinstance(weight, Tensor) and len(weight) != classes:
         raise ValueError(f"the loss has {len(weight)} weights for {classes} classes: set one weight per class")

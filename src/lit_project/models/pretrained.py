@@ -251,7 +251,7 @@ def _remove_head(backbone: nn.Module, architecture: str) -> tuple[str, nn.Linear
     """Replace the last linear layer with an identity, and return the layer's name and the layer itself."""
     linear = [(name, module) for name, module in backbone.named_modules() if isinstance(module, nn.Linear)]
     if not linear:
-        raise ValueError(f"{architecture} has no final linear layer that could be replaced")
+        raise ValueError(f"{architecture} has no final linear layer to replace")
     name, head = linear[-1]
     _replace(backbone, name, nn.Identity())
     return name, head

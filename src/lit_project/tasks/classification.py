@@ -124,11 +124,11 @@ class Classifier(Task):
         return outputs["logits"].softmax(dim=1), outputs["targets"]
 
     def test_logits(self, inputs: Tensor) -> Tensor:
-        """Return the logits for `test` and `predict`, at least float32, `(B, num_classes)`."""
+        """Return the logits `(B, num_classes)` for `test` and `predict`, in at least float32."""
         return at_least_float32(self(inputs))
 
     def probabilities(self, inputs: Tensor) -> Tensor:
-        """Return the class probabilities for `test` and `predict`, at least float32, `(B, num_classes)`."""
+        """Return the class probabilities `(B, num_classes)` for `test` and `predict`, in at least float32."""
         return self.test_logits(inputs).softmax(dim=1)
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:

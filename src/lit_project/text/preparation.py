@@ -43,7 +43,7 @@ class Preparation:
     def restore(self, sentence: str) -> str:
         """Reverse `space_punctuation` as far as possible ("Hi !" → "Hi!"). If this option is off, do nothing.
 
-        Original spaces before punctuation marks, as in French, are lost in both references and hypotheses.
+        Spaces before punctuation marks, as in French, are lost in both references and hypotheses.
         """
         if not self.space_punctuation:
             return sentence

@@ -1,4 +1,4 @@
-"""Ids of special tokens, and functions that split sentences into words and join them again without loss.
+"""Ids of special tokens, and functions that split sentences into words and rejoin them without loss.
 
 A joiner marks where a token was attached to its neighbour, as in OpenNMT's tokenizer (Klein et al., 2017). For example,
 "Hi!" becomes "Hi", "￭!" and "j'ai" becomes "j'￭", "ai". Joining therefore needs no language-specific rules.

@@ -24,7 +24,7 @@ class Unfreezing(Callback):
             freezes a module permanently. Modules that are not listed train from the start.
 
     Raises:
-        UserError: a path does not exist in the task, an epoch is outside the run, or nothing trains in epoch 0.
+        UserError: a path does not exist in the task, an epoch is outside the run, or nothing is trained in epoch 0.
     """
 
     def __init__(self, schedule: dict[str, int | None]) -> None:

@@ -56,6 +56,6 @@ class NaNGuard(Callback):
 
 
 def _not_finite(finite: Tensor, trainer: Trainer) -> Tensor:
-    """Count the processes in which each gradient is not finite. All processes must save, even if only one has NaNs."""
+    """For each gradient, count the processes where it is not finite, because all processes must save."""
     bad = finite.logical_not().float()
     return all_reduced(bad) if trainer.world_size > 1 else bad

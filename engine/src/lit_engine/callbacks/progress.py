@@ -1,6 +1,6 @@
 """Progress display with one line per epoch and, in a terminal, a live bar below the lines.
 
-The lines show exact epoch means over all processes. The bar shows exact epoch means of the first process only.
+The lines show exact epoch means over all processes. The bar shows exact epoch means, but only for the first process.
 """
 
 from __future__ import annotations

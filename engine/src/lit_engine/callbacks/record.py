@@ -37,7 +37,7 @@ RATE = re.compile(r"lr([/-].*)?")  # learning rates logged by a task or by Light
 
 
 class _NoExperiment:
-    """Ignores all calls, such as `add_image`, and prints a note at the first one."""
+    """Ignores all calls, such as `add_image`, and prints a note on the first one."""
 
     _has_noted = False
 

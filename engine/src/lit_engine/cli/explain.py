@@ -78,7 +78,7 @@ def fit_width(text: str) -> str:
 
 
 class OptionParser(argparse.ArgumentParser):
-    """Parser for a command with its own options. It rejects abbreviations and reports errors without the usage."""
+    """Parser for a command with its own options. It rejects abbreviations and prints no usage for errors."""
 
     def __init__(self, command: str, about: str | None, **more: Any) -> None:
         form = argparse.RawDescriptionHelpFormatter

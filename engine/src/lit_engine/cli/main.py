@@ -106,7 +106,7 @@ def run_program(project: Project) -> None:
 def keep_freed_memory() -> None:
     """Allocate large tensors faster on Linux, using huge pages in torch and memory reuse in glibc.
 
-    By default, glibc returns freed memory to the system, and each step has to touch new pages, which is slow.
+    By default, glibc returns freed memory to the system, so each step has to touch new pages, which is slow.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     if sys.platform == "linux":

@@ -154,7 +154,7 @@ class SeededOrder:
                 seed_cpu(derive(self._seed, "order", self._epoch, batch, *stream))
 
     def _draw(self) -> tuple[Iterable[Any], tuple[str, ...]]:
-        """Seed and draw a pass. Return its order, as a list unless it is endless, and the names of its streams."""
+        """Seed a pass and draw its order, which is a list unless it is endless. Return it with the names of its streams."""
         stream = (*self._loader, *([f"pass {self.passes}"] if self.passes else []))
         parts: tuple[int | str, ...] = (self._seed, "order", self._epoch, *stream)
         seed_everywhere(*parts)

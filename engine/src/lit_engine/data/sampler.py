@@ -140,12 +140,12 @@ class EpochBatches(Sampler[Tensor]):
         share = order[: self.used][self.rank :: self.num_replicas]
         count = len(self)
         cuts = list(range(self.batch_size, count * self.batch_size, self.batch_size))
-        # All processes need the same number of batches. If a process has one too few, its last sample becomes a batch.
+        # All processes need the same number of batches. If one is missing, the last sample forms an extra batch.
         cuts = [min(cut, len(share) - (count - 1 - i)) for i, cut in enumerate(cuts)]
         return list(torch.tensor_split(share, cuts))
 
     def parts_of(self, order: Tensor, chosen: list[int]) -> list[Tensor]:
-        """Return the samples of the chosen batches. For an empty batch, repeat the sample before it."""
+        """Return the samples of the chosen batches. For an empty batch, repeat the preceding sample."""
         ends = [(self.bounds[i], self.bounds[i + 1]) for i in chosen]
         self.fillers = {place for place, (start, end) in enumerate(ends) if start == end}
         return [order[min(start, end - 1) : end] for start, end in ends]

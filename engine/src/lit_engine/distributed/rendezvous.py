@@ -137,7 +137,7 @@ class Rendezvous:
     """Key-value store in which the processes of a run find each other, served by rank 0 or by torchrun's agent.
 
     The agent's store survives a restart and keeps the data of earlier processes. No torchrun variable counts
-    restarts across several nodes (pytorch issue 135712). Rank 0 therefore creates a new namespace in the store, and
+    restarts across several nodes (pytorch issue 135712). Rank 0 therefore creates a new namespace in the store, and the
     others join the newest namespace that has not started. `here` contains this process's host and package versions.
     """
 

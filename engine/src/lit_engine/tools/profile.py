@@ -1,4 +1,4 @@
-"""Measures how a fit spends its time. Prints a table and advice, and writes `profile.json` and `trace.json`."""
+"""Measures how `fit` spends its time. Prints a table and advice, and writes `profile.json` and `trace.json`."""
 
 import json
 import os

@@ -28,8 +28,8 @@ GivenMetrics = list[Metric | MetricFactory] | dict[str, Metric | MetricFactory]
 class Metrics:
     """The named metrics of a task.
 
-    Metrics are not registered as modules of the task, so they are not saved in checkpoints, sharded or averaged with
-    the weights. Metrics can be added or removed when a run is resumed.
+    Metrics are not registered as modules of the task, so they are neither saved in checkpoints nor sharded or averaged
+    with the weights. Metrics can be added or removed when a run is resumed.
 
     Args:
         given: dict of metrics by name, or list of metrics, which are named after their classes (`multiclass_f1_score`).
@@ -71,7 +71,7 @@ class Metrics:
                 metric.update(*values)
 
     def compute(self) -> dict[str, float]:
-        """Return all metrics, with `NAME/PART` for each vector element except NaN. All processes must call this."""
+        """Return all metrics, with `NAME/PART` for vector elements that are not NaN. All processes must call this."""
         found: dict[str, float] = {}
         for name, metric in self.named.items():
             with _name_errors(type(metric), self.shapes):

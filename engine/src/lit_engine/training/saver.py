@@ -370,7 +370,7 @@ class Saver(Callback):
         """Return the highest signal number of any rank, and whether rank 0's clock or the step count requires a save.
 
         With `late` and several processes, the result is from the previous step, so that no step waits for the device.
-        Signals and required saves are not lost, because they persist until they are handled.
+        Signals and required saves are not lost, because they stay pending until they are handled.
         """
         number, due, every = self.signals.number, False, None
         if self.checkpoint is not None:

@@ -309,7 +309,7 @@ class Task(_lightning.QuickModule):
             super().lr_scheduler_step(scheduler, metric)
 
     def on_train_start(self) -> None:
-        """Prepare logging, the clock and the seed, and reject a resumed schedule that does not fit the run."""
+        """Set up logging, the clock and the seed, and reject a resumed schedule that does not fit the run."""
         self._seed = global_seed()
         for optimizer in self.trainer.optimizers:
             order_as_weights(optimizer)

@@ -155,7 +155,7 @@ class EncodedText:
 
     Attributes:
         flat: int32 `(number of tokens,)`, concatenated token ids of all sentences.
-        offsets: int64 `(N + 1,)`, start of each sentence in `flat`, and the end of the last sentence.
+        offsets: int64 `(N + 1,)`, the start of each sentence in `flat` and the end of the last one.
         lengths: int64 `(N,)`, number of tokens of each sentence.
     """
 

@@ -224,7 +224,7 @@ def sentences(size: int) -> list[tuple[str, str]]:
     for number, kind in enumerate((_motions, _states, _actions)):
         own = [pair for subject in subjects for pair in kind(subject)]
         generator.shuffle(own)
-        # If there are too few sentences of one kind, the next kinds provide more.
+        # If there are too few sentences of one kind, the next kinds fill the gap.
         chosen += own[: (size - len(chosen)) // (3 - number)]
     if size < 3 or len(chosen) < size:
         raise DataError(f"size must be between 3 and {len(chosen)} pairs for this grammar, got {size}")

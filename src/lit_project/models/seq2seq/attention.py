@@ -29,7 +29,7 @@ class Attention(nn.Module):
     def forward(
         self, query_BTH: Tensor, keys_BSK: Tensor, states_BSD: Tensor, mask_BS: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the weighted means of the states `(B, T, D)`, called contexts, and the weights `(B, T, S)`."""
+        """Return the contexts `(B, T, D)`, which are weighted means of the states, and the weights `(B, T, S)`."""
         weights_BTS = attention_weights(self.scores(query_BTH, keys_BSK), mask_BS[:, None])
         return weights_BTS.to(states_BSD.dtype) @ states_BSD, weights_BTS
 

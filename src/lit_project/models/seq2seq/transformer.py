@@ -187,7 +187,7 @@ class TransformerSeq2Seq(Seq2Seq):
             self.output.weight = self.target_embedding.weight
 
     def blocks(self) -> list[nn.Module]:
-        """Return the layers for FSDP2. Each layer runs once per forward pass, and is unsharded only at that time."""
+        """Return the layers for FSDP2. Each layer runs once per forward pass, and is unsharded only while it runs."""
         return [*self.encoder, *self.decoder]
 
     def tensor_parallel_plan(self) -> dict[str, ParallelStyle]:
@@ -241,7 +241,7 @@ class TransformerSeq2Seq(Seq2Seq):
 
 
 def sinusoids(positions_T: Tensor, size: int) -> Tensor:
-    """Return positional encodings `(T, size)` of sines and cosines with wavelengths from 2π to 10,000 × 2π."""
+    """Return sinusoidal positional encodings `(T, size)` with wavelengths from 2π to 10,000 × 2π."""
     # With precision bf16-true or 16-true, the default dtype is too coarse for large positions.
     dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
     places = torch.arange(0, size, 2, dtype=dtype, device=positions_T.device)

@@ -76,8 +76,8 @@ class Translator(Task):
         teacher_forcing_ratio: probability that the decoder receives the true token instead of its own prediction in
             training (scheduled sampling, Bengio et al., 2015). Either a number, or a list of [optimizer step, ratio]
             such as [[0, 1.0], [5000, 0.5]], which is interpolated linearly.
-        r_drop: the weight α of R-Drop (Liang et al., 2021), for example 5. By default, R-Drop is off (0). Each batch
-            runs twice with different dropout, and α/4 times the symmetric KL divergence between the two predictions is
+        r_drop: the weight α of R-Drop (Liang et al., 2021), for example 5. By default, R-Drop is off (0). Each batch is
+            run twice with different dropout, and α/4 times the symmetric KL divergence between the two predictions is
             added to the mean loss. This doubles time and memory.
         decoding: how `validate`, `test`, `predict` and `translate` search for translations. Default: a beam of size 5.
         validation_decoding: decoding method for validation during training. Default: greedy search.

@@ -21,7 +21,7 @@ LENGTHS = {"batch": 2, "source": 3, "past": 4}  # lengths of free axes for traci
 
 
 def _call_quietly(what: str, make: Callable[[], Any]) -> Any:
-    """Call a torch function without its output. Recurrent layers are traced for any sequence length.
+    """Call a torch function, suppressing its output. Recurrent layers are traced for any sequence length.
 
     Raises:
         UserError: the call failed. The message contains the reason.

@@ -150,7 +150,7 @@ class Axis:
         return self.start + part * (self.end - self.start)
 
     def ticks(self, most: int) -> list[float]:
-        """Return round numbers as tick values. Their number is close to `most`."""
+        """Return about `most` round numbers as tick values."""
         low, high = (10**self.low, 10**self.high) if self.log else (self.low, self.high)
         if self.log:
             decades = range(math.floor(self.low), math.ceil(self.high) + 1)

@@ -166,7 +166,7 @@ def _render_file(file: Path, folder: Path) -> tuple[str, str]:
 
 
 def samples(images: Iterable[tuple[bytes, str]]) -> str:
-    """Return small images side by side, given as pairs of PNG data and a caption with one or more lines."""
+    """Return small images side by side. Each is given as PNG data and a caption of one or more lines."""
     shown = "".join(
         f'<figure><img alt="{escape(caption)}" src="{embed_png(image)}">'
         f"<figcaption>{escape(caption)}</figcaption></figure>"

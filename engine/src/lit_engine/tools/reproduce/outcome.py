@@ -122,7 +122,7 @@ def _distance(before: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what differs between two entries in provenance.json. Changes with the most likely effects come first."""
+    """Return what differs between two entries in provenance.json. The most likely causes come first."""
     facts: list[dict[str, Any]] = []
     for entry in (before, now):
         data = {f"data ({split})": value[:8] for split, value in (entry.get("data") or {}).items()}

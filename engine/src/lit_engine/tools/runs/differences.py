@@ -153,7 +153,7 @@ class Comparison:
 
 
 def _full_name(key: str, options: Iterable[str], differing: Iterable[str]) -> str:
-    """Expand `key` to the only differing option, or else the only option, that ends with it (`lr`: `optimizer.lr`)."""
+    """Expand `key` (`lr`) to the only differing option, or else the only option, that ends in it (`optimizer.lr`)."""
     found = [n for n in differing if n.endswith(f".{key}")] or [n for n in options if n.endswith(f".{key}")]
     return found[0] if key not in options and len(found) == 1 else key
 
@@ -168,7 +168,7 @@ def _known(what: str, names: Sequence[str], known: Iterable[str]) -> None:
 def find_differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
     """Return the keys whose values differ.
 
-    If only some runs have an option, it is included only if it is a class in a list, such as a callback. Otherwise,
+    An option that some runs lack is included only if it is a class in a list, such as a callback. Otherwise,
     the class that the option belongs to is already included, or an older version lacked the option.
     """
     found: list[str] = []

@@ -198,7 +198,7 @@ def _rows(tables: Sequence[Table], shown: Sequence[int]) -> str:
 
 
 def _labels(tables: Sequence[Table]) -> tuple[str, str]:
-    """Return labels for two runs. They consist of just enough trailing parts of the paths to differ."""
+    """Return labels for two runs. They are the shortest trailing parts of the paths that differ."""
     a, b = (one.run.path.parts for one in tables)
     same = next((n for n in range(min(len(a), len(b))) if a[-1 - n] != b[-1 - n]), max(len(a), len(b)))
     return "/".join(a[-1 - same :]), "/".join(b[-1 - same :])

@@ -59,7 +59,7 @@ def parse_parameters(section: Any) -> list[Parameter]:
     """Read the `parameters` section of a sweep. Grouped parameters get dotted names, such as `model.optimizer.lr`.
 
     Raises:
-        UserError: a distribution or key is unknown, limits are missing or invalid, a list is empty, or names repeat.
+        UserError: a distribution or key is unknown, limits are missing or invalid, or a list is empty or repeats names.
     """
     found: dict[str, Parameter] = {}
     for name, content in _ungroup(section):
