@@ -154,7 +154,7 @@ class SeededOrder:
                 seed_cpu(derive(self._seed, "order", self._epoch, batch, *stream))
 
     def _draw(self) -> tuple[Iterable[Any], tuple[str, ...]]:
-        """Seed a pass and draw its order, which is a list unless it is endless. Return it with the names of its streams."""
+        """Seed a pass and draw its order, which is a list unless it is endless. Also return its stream names."""
         stream = (*self._loader, *([f"pass {self.passes}"] if self.passes else []))
         parts: tuple[int | str, ...] = (self._seed, "order", self._epoch, *stream)
         seed_everywhere(*parts)
