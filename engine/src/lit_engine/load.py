@@ -17,7 +17,7 @@ from lit_engine.data.module import build_datamodule
 from lit_engine.errors import CheckpointError
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
-from lit_engine.training.plain import adds_weights_later, complete_prediction
+from lit_engine.training.plain import OwnData, adds_weights_later, complete_prediction
 from lit_engine.training.task import Task, load_module
 
 
@@ -48,9 +48,13 @@ def load_data(run: RunDir, stage: str = "test", download: bool = True) -> Lightn
     if any(name in given and given[name] is None for name in links):
         fill_linked(given, links, read(choose_checkpoint(run)))
     data = build_datamodule(config)
+    owner: Any = data
+    if isinstance(data, OwnData):
+        owner = load_model(run)
+        data = OwnData.of(owner)
     if download:
-        data.prepare_data()
-    data.setup(stage)
+        owner.prepare_data()
+    owner.setup(stage)
     return data
 
 

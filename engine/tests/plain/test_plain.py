@@ -35,7 +35,7 @@ class Kind:
     """A module in this folder, and the expected results of its runs."""
 
     model: str
-    data: str
+    data: str | None  # None if the module has its own dataloaders
     options: str = ""
     fit: tuple[str, ...] = ()  # training and validation metrics in metrics.json
     test: tuple[str, ...] = ()
@@ -50,6 +50,10 @@ INJECTED = (
 KINDS = {
     "first_example": Kind(
         "AutoEncoder", "Pictures", fit=("train_loss",), columns=("index", *(f"prediction_{k}" for k in range(3)))
+    ),
+    "own_loaders": Kind(
+        "Whole", None, fit=("val_loss",), test=("test_loss",), monitor="val_loss",
+        columns=("index", *(f"prediction_{k}" for k in range(3))),
     ),
     "hydra_style": Kind(
         "LitModule", "LitData", INJECTED,
@@ -101,7 +105,13 @@ def command(name, **options):
     kind = KINDS[name]
     extra = " ".join(f"--{key}={value}" for key, value in options.items())
     size = "--trainer.max_epochs=2 --trainer.log_every_n_steps=3"
-    return f"fit --model {name}.{kind.model} --data {name}.{kind.data} {size} {kind.options} {extra}"
+    return f"fit {' '.join(classes_of(name))} {size} {kind.options} {extra}"
+
+
+def classes_of(name):
+    """Return the options that set the model and the data."""
+    classes = {"model": KINDS[name].model, "data": KINDS[name].data}
+    return [f"--{option}={name}.{kind}" for option, kind in classes.items() if kind]
 
 
 def sections_of(run):
@@ -741,6 +751,20 @@ def test_the_learning_rate_of_a_module_without_a_config(lit):
     assert yaml.safe_load((run / "config.yaml").read_text())["model"]["init_args"]["learning_rate"] == 0.5
 
 
+def test_data_of_a_module_can_be_loaded(lit):
+    run = RunDir(lit(command("own_loaders")).run)
+    data = load_data(run, "fit")
+    assert data.module.prepared
+    assert sum(len(images) for images, _ in data.train_dataloader()) == 200
+    assert len(load_data(run, "test").test_dataloader().dataset) == 64
+
+
+def test_data_or_dataloaders_are_needed(lit):
+    for command in ("fit", "test --ckpt_path=last.ckpt"):
+        message = line_of_error(lit(f"{command} --model metric_objects.Classifier"))
+        assert message.startswith("error: Classifier has no dataloaders: set --data to a LightningDataModule")
+
+
 def test_without_a_validation_loss_a_line_says_how_to_keep_the_best_checkpoint(lit, unusual):
     result = lit("fit --model unusual.Quiet --data metric_objects.Data --epochs 2")
     assert result.out.count("no best checkpoint is kept, because no validation loss is logged") == 1
@@ -775,7 +799,7 @@ def test_repeat(lit, name):
 def test_sweep(lit, name):
     kind, metric = KINDS[name], KINDS[name].monitor or KINDS[name].fit[-1]
     options = [word for word in command(name).split() if word.startswith("--model.")]
-    words = ["toy", "fit", f"--model={name}.{kind.model}", f"--data={name}.{kind.data}", *options]
+    words = ["toy", "fit", *classes_of(name), *options]
     content = {
         "method": "grid",
         "metric": {"name": metric, "goal": "minimize"},

@@ -36,8 +36,8 @@ _ELSEWHERE = {
         "set the number of GPUs with trainer.devices, and require GPUs with trainer.accelerator=gpu",
     ),
     "arguments are required: ": (
-        "a config with data and model is missing, such as -c configs/quickstart.yaml; without a config, set --model "
-        "and --data. If the module has its own dataloaders, move them into a LightningDataModule"
+        "a config with data and model is missing, such as -c configs/quickstart.yaml; without a config, set --model, "
+        "and also --data unless the module has its own dataloaders"
     ),
 }
 

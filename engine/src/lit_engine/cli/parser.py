@@ -35,6 +35,7 @@ from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import Project, current, program
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import options_of, same_value
+from lit_engine.training.plain import LOADERS, OWN_DATA, OwnData
 from lit_engine.training.task import Task
 
 _OF_TEXT = (f"--{option.name}" for option in OPTIONS if option.type in (str, str | None))
@@ -331,6 +332,7 @@ class LitCLI(ParsingCLI):
                 action.help = CKPT_PATH
         kind = Literal["highest", "high", "medium"] | None
         add("--trainer.matmul_precision", type=kind, default=None, help=MATMUL_PRECISION)
+        parser.set_defaults({"data": {"class_path": OWN_DATA}})
         for source, target in self.links.items():
             parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
 
@@ -345,6 +347,7 @@ class LitCLI(ParsingCLI):
             self.options.seed_everything = int(chosen or random.SystemRandom().randrange(2**32))
         check(self.config.subcommand, self.options)
         self.check_early_stopping()
+        self.check_dataloaders()
         text = self.parser.dump(without_objects(self.config), skip_unset=False, skip_validation=True)
         plain = yaml.safe_load(text)[self.config.subcommand]
         add_given(plain["model"], self.options.model, self.links)
@@ -379,6 +382,15 @@ class LitCLI(ParsingCLI):
             )
             raise UserError(message)
 
+    def check_dataloaders(self) -> None:
+        """Raise UserError if there is no data module, and the module has no dataloaders either."""
+        if self.options.data.class_path == OWN_DATA:
+            kind = resolve_name(self.options.model.class_path)
+            if all(getattr(kind, name, None) is getattr(LightningModule, name) for name in LOADERS):
+                raise UserError(
+                    f"{kind.__name__} has no dataloaders: set --data to a LightningDataModule, or use a config"
+                )
+
     def changed(self) -> dict[str, list[Any]]:
         """Return the options that overlays or the command line have changed from the first config.
 
@@ -412,6 +424,8 @@ class LitCLI(ParsingCLI):
             # The class of the object that could not be created.
             class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]
             raise UserError(": ".join([*class_path, find_reason(str(error))]) + locate_error(error)) from error
+        if isinstance(self.datamodule, OwnData):
+            self.datamodule = OwnData.of(self.model)
         check_links(self.plain["model"], self.datamodule, self.links)
         self.hyper_parameters = hyper_parameters(copy.deepcopy(self.plain["model"]), self.datamodule, self.links)
         if isinstance(self.model, Task):  # other modules may store objects in their own hparams

@@ -1,4 +1,4 @@
-"""Functions that find the inputs of `forward` and add prediction hooks, for LightningModules that are not tasks."""
+"""Support for LightningModules that are not tasks: inputs of `forward`, dataloaders, and missing prediction hooks."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -9,6 +9,9 @@ from torch import Tensor
 
 from lit_engine.errors import UserError
 from lit_engine.training.task import Task
+
+OWN_DATA = "lit_engine.training.plain.OwnData"
+LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
 
 
 def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
@@ -38,6 +41,24 @@ def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
     return found
 
 
+class OwnData(LightningDataModule):
+    """Data module for a LightningModule that has its own dataloaders. It is the default of `--data`."""
+
+    module: LightningModule
+
+    @classmethod
+    def of(cls, module: LightningModule) -> "OwnData":
+        """Return a data module whose dataloaders are those of the module."""
+
+        def load(name: str) -> Any:
+            return lambda data: getattr(data.module, name)()
+
+        names = [name for name in LOADERS if getattr(type(module), name) is not getattr(LightningModule, name)]
+        data = type(cls.__name__, (cls,), {name: load(name) for name in names})()
+        data.module = module
+        return data
+
+
 def adds_weights_later(module: LightningModule, callbacks: Iterable[Callback] = ()) -> bool:
     """Return whether hooks of the user's callbacks, or of a module that is not a task, may add weights.
 
@@ -53,13 +74,13 @@ def complete_validation(data: Any) -> None:
     """Make validation call `setup("fit")` if `val_dataloader` needs it, as in Lightning's examples."""
     if type(data).val_dataloader is LightningDataModule.val_dataloader:  # there is no validation split
         return
-    val_dataloader = data.val_dataloader
+    val_dataloader, owner = data.val_dataloader, getattr(data, "module", data)
 
     def set_up_and_load() -> Any:
         try:
             return val_dataloader()
         except (AttributeError, TypeError):  # the validation split does not exist, or is None
-            data.setup("fit")
+            owner.setup("fit")
             return val_dataloader()
 
     data.val_dataloader = set_up_and_load
@@ -90,7 +111,7 @@ def complete_prediction(module: LightningModule, data: Any) -> None:
     ):
 
         def predict_dataloader() -> Any:
-            data.setup("test")
+            getattr(data, "module", data).setup("test")
             return data.test_dataloader()
 
         data.predict_dataloader = predict_dataloader  # type: ignore[method-assign]
