@@ -203,9 +203,12 @@ def test_find_lr_suggests_one(lit, name, found):
     assert found in result.out
 
 
-def test_find_batch_size_stops_at_all_samples(lit):
-    result = lit(command("metric_objects"), "--find batch_size")
-    assert "suggested: --data.batch_size=256 (" in result.out  # 32 · 2^k up to 300
+@pytest.mark.parametrize(
+    ("name", "suggested"), [("metric_objects", "--data.batch_size=256 ("), ("own_loaders", "--model.batch_size=128 (")]
+)
+def test_find_batch_size_stops_at_all_samples(lit, name, suggested):
+    result = lit(command(name), "--find batch_size")
+    assert f"suggested: {suggested}" in result.out  # 32 · 2^k up to 300 and 200
 
 
 @pytest.mark.parametrize("name", ["first_example", "metric_objects", "collection", "vae"])
@@ -797,7 +800,7 @@ def test_repeat(lit, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_sweep(lit, name):
-    kind, metric = KINDS[name], KINDS[name].monitor or KINDS[name].fit[-1]
+    metric = KINDS[name].monitor or KINDS[name].fit[-1]
     options = [word for word in command(name).split() if word.startswith("--model.")]
     words = ["toy", "fit", *classes_of(name), *options]
     content = {

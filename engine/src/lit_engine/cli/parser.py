@@ -387,9 +387,7 @@ class LitCLI(ParsingCLI):
         if self.options.data.class_path == OWN_DATA:
             kind = resolve_name(self.options.model.class_path)
             if all(getattr(kind, name, None) is getattr(LightningModule, name) for name in LOADERS):
-                raise UserError(
-                    f"{kind.__name__} has no dataloaders: set --data to a LightningDataModule, or use a config"
-                )
+                raise UserError(f"{kind.__name__} has no dataloaders: set --data to a LightningDataModule")
 
     def changed(self) -> dict[str, list[Any]]:
         """Return the options that overlays or the command line have changed from the first config.

@@ -18,6 +18,7 @@ from lit_engine.callbacks.freezing import Unfreezing
 from lit_engine.data.module import accumulation_schedule
 from lit_engine.distributed.processes import is_first, print_once
 from lit_engine.errors import UserError
+from lit_engine.training.plain import OwnData
 from lit_engine.training.schedules import learning_rates, steps_of_epochs
 from lit_engine.training.task import Task
 
@@ -138,10 +139,11 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
     """Double the batch size while it fits in memory, up to 8192 or the dataset size. Run each size for 3 steps."""
     if trainer.world_size > 1:
         raise UserError("--find batch_size needs one process: set --trainer.devices=1 --trainer.strategy=auto")
-    owners = (datamodule, getattr(datamodule, "hparams", None))
-    before = next(filter(None, (getattr(owner, "batch_size", None) for owner in owners)), None)
+    owner = model if isinstance(datamodule, OwnData) else datamodule
+    sizes = (getattr(one, "batch_size", None) for one in (owner, getattr(owner, "hparams", None)))
+    before = next(filter(None, sizes), None)
     if before is None:
-        raise UserError(f"{type(datamodule).__name__} has no batch_size to tune: set batch_size, not global_batch_size")
+        raise UserError(f"{type(owner).__name__} has no batch_size to tune: set batch_size, not global_batch_size")
     if hasattr(datamodule, "drop_last"):
         datamodule.drop_last = False  # a batch size above the number of samples would yield no batches
     tuner = Tuner(trainer)  # the tuner never tries `max_val` itself
@@ -151,7 +153,7 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
     size = len(samples) if hasattr(samples, "__len__") else LARGEST
     found = before * 2 ** int(math.log2(max(min(limit or before, size) / before, 1)))
     why = f"the largest of {before}, {2 * before}… that fits in memory, at most {LARGEST:,} and the number of samples"
-    print_once(f"suggested: --data.batch_size={found} ({why})")
+    print_once(f"suggested: --{'model' if owner is model else 'data'}.batch_size={found} ({why})")
 
 
 class PlanDone(Exception):
