@@ -82,7 +82,7 @@ def load_for_prediction(
     complete_prediction(cli.model, cli.datamodule)
     for line in check_fits(cli.model, content, checkpoint, cli.hyper_parameters, adds_weights_later(cli.model)):
         print(f"warning: {line}", file=sys.stderr)
-    if not isinstance(cli.model, Task) and cli.datamodule is not None:
+    if not isinstance(cli.model, Task):
         attach_data(cli.trainer, cli.datamodule)
     with warnings.catch_warnings(action="ignore"):  # Lightning warns about missing callbacks
         try:

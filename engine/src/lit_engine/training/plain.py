@@ -74,7 +74,7 @@ def complete_validation(data: Any) -> None:
     """Make validation call `setup("fit")` if `val_dataloader` needs it, as in Lightning's examples."""
     if type(data).val_dataloader is LightningDataModule.val_dataloader:  # there is no validation split
         return
-    val_dataloader, owner = data.val_dataloader, getattr(data, "module", data)
+    val_dataloader, owner = data.val_dataloader, data.module if isinstance(data, OwnData) else data
 
     def set_up_and_load() -> Any:
         try:
@@ -111,7 +111,7 @@ def complete_prediction(module: LightningModule, data: Any) -> None:
     ):
 
         def predict_dataloader() -> Any:
-            getattr(data, "module", data).setup("test")
+            (module if isinstance(data, OwnData) else data).setup("test")
             return data.test_dataloader()
 
         data.predict_dataloader = predict_dataloader  # type: ignore[method-assign]
