@@ -468,16 +468,6 @@ class StepPlateau(Classifier):
             "lr_scheduler": {"scheduler": schedule, "monitor": "loss", "interval": "step", "frequency": 2},
         }
 
-class SizedByData(Classifier):
-    def __init__(self):
-        super().__init__()
-        self.model = None
-
-    def setup(self, stage):
-        if self.model is None:
-            inputs, _ = self.trainer.datamodule.train_dataloader().dataset[0]
-            self.model = torch.nn.Linear(len(inputs), 3)
-
 class Ending(Classifier):
     last_batch = 9
 
@@ -620,7 +610,7 @@ def test_old_code_and_files_get_one_line(lit, workspace, monkeypatch, options, m
     assert message in line_of_error(lit(f"fit {options} --data metric_objects.Data --epochs 1"))
 
 
-@pytest.mark.parametrize("name", ["Scaled", "Recurrent", "SizedByData"])
+@pytest.mark.parametrize("name", ["Scaled", "Recurrent"])
 def test_any_output_of_forward_can_be_exported(lit, unusual, name):
     run = lit(f"fit --model unusual.{name} --data metric_objects.Data --trainer.max_epochs=1").run
     exported = lit(f"export {run}")
