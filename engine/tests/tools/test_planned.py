@@ -46,7 +46,7 @@ def test_the_plan_is_what_happens(lit, plans, name, accumulate):
 def test_a_run_without_end_has_no_plan(lit):
     result = lit(RUN, "--trainer.max_epochs=-1 --model.schedulers=null --plot_lr=true")
     assert result.status == 2
-    assert "cannot plan the rates of an unlimited run" in result.err
+    assert "cannot plan the rates of a run without an end" in result.err
 
 
 def test_the_plan_has_a_line_a_group(lit):

@@ -29,14 +29,14 @@ CLASS_MODULES = (
 )  # fmt: skip
 _ELSEWHERE = {
     "--ckpt_path": "fit has no --ckpt_path: use --run DIR to resume, or --init_from FILE to load weights",
-    "--lr_scheduler": "schedulers belong to the task: model.init_args.schedulers in the config",
+    "--lr_scheduler": "schedulers are arguments of the task: set model.init_args.schedulers in the config",
     "--optimizer": "the optimizer belongs to the task: model.init_args.optimizer in the config",
     **dict.fromkeys(
         ("--gpus", "trainer.gpu"),
         "set the number of GPUs with trainer.devices, and require GPUs with trainer.accelerator=gpu",
     ),
     "arguments are required: ": (
-        "a config with data and model is missing, such as -c configs/quickstart.yaml; without a config, set --model, "
+        "pass a config with data and model, such as -c configs/quickstart.yaml; without a config, set --model, "
         "and also --data unless the module has its own dataloaders"
     ),
 }
@@ -78,7 +78,7 @@ def fit_width(text: str) -> str:
 
 
 class OptionParser(argparse.ArgumentParser):
-    """Parser for a command with its own options. It rejects abbreviations and prints no usage for errors."""
+    """Parser for a command with its own options. It rejects abbreviations, and errors do not print the usage."""
 
     def __init__(self, command: str, about: str | None, **more: Any) -> None:
         form = argparse.RawDescriptionHelpFormatter

@@ -370,7 +370,7 @@ class LitCLI(ParsingCLI):
     def check_early_stopping(self) -> None:
         """Raise UserError for an `EarlyStopping` if neither a config nor the command line sets its mode.
 
-        Lightning's default `min` would stop a run whose metric is better when it is higher.
+        Lightning's default `min` would stop a run whose metric should be maximized.
         """
         callbacks = self.options.trainer.get("callbacks") or []
         every = [one.init_args for one in (callbacks if isinstance(callbacks, list) else [callbacks])

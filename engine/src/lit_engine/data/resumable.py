@@ -124,7 +124,7 @@ class SeededOrder:
         self.begin(0, 0, 0, ())
 
     def begin(self, epoch: int, passes: int, start: int, loader: tuple[str, ...]) -> None:
-        """Set how many passes of this epoch to skip, and then how many batches, which may span further passes."""
+        """Set how many passes of this epoch to skip, and how many batches after them (possibly from several passes)."""
         self._epoch, self.passes, self._start, self._loader = epoch, passes, start, loader
 
     def __len__(self) -> int:
@@ -154,7 +154,7 @@ class SeededOrder:
                 seed_cpu(derive(self._seed, "order", self._epoch, batch, *stream))
 
     def _draw(self) -> tuple[Iterable[Any], tuple[str, ...]]:
-        """Seed a pass and draw its order, which is a list unless it is endless. Also return its stream names."""
+        """Seed a pass. Return its order (the sampler if it is endless, else a list) and its stream names."""
         stream = (*self._loader, *([f"pass {self.passes}"] if self.passes else []))
         parts: tuple[int | str, ...] = (self._seed, "order", self._epoch, *stream)
         seed_everywhere(*parts)

@@ -140,7 +140,7 @@ class EpochBatches(Sampler[Tensor]):
         share = order[: self.used][self.rank :: self.num_replicas]
         count = len(self)
         cuts = list(range(self.batch_size, count * self.batch_size, self.batch_size))
-        # All processes need the same number of batches. If one is missing, the last sample forms an extra batch.
+        # All processes need the same number of batches. If a batch is missing, the last sample becomes a batch.
         cuts = [min(cut, len(share) - (count - 1 - i)) for i, cut in enumerate(cuts)]
         return list(torch.tensor_split(share, cuts))
 

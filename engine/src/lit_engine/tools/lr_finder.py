@@ -152,7 +152,7 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
     samples: Any = getattr(loader, "samples", getattr(loader, "dataset", None))
     size = len(samples) if hasattr(samples, "__len__") else LARGEST
     found = before * 2 ** int(math.log2(max(min(limit or before, size) / before, 1)))
-    why = f"the largest of {before}, {2 * before}… that fits in memory, at most {LARGEST:,} and the number of samples"
+    why = f"the largest of {before}, {2 * before}… that fits in memory, up to {LARGEST:,} and the number of samples"
     print_once(f"suggested: --{'model' if owner is model else 'data'}.batch_size={found} ({why})")
 
 
@@ -176,7 +176,7 @@ class Plan(Callback):
         task = pl_module if isinstance(pl_module, Task) else None
         epochs = steps_of_epochs(trainer)
         if epochs is None:
-            raise UserError("cannot plan the rates of an unlimited run: set trainer.max_epochs or max_steps")
+            raise UserError("cannot plan the rates of a run without an end: set trainer.max_epochs or max_steps")
         configs: list[Any] = trainer.lr_scheduler_configs
         schedules = [
             (config.scheduler, schedule)

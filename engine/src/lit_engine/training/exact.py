@@ -49,7 +49,7 @@ class Totals:
         return sorted({*all_gathered([*self.sums], task.trainer)})
 
     def _pack(self, names: Sequence[str], device: torch.device) -> Tensor:
-        """Return a tensor with one sum per name, or 0 if this process has none, followed by the count."""
+        """Return a tensor with the sum for each name (0 if this process has none), followed by the count."""
         return torch.stack([_on(device, value) for value in (*(self.sums.get(name, 0) for name in names), self.count)])
 
     def scatter(self, state: dict[str, Any], here: Replicas) -> None:
@@ -192,5 +192,5 @@ class Clock:
         self._mark = now
 
     def skip(self) -> None:
-        """Move the mark to now without counting the time before it."""
+        """Move the mark to the current time without counting the time before it."""
         self._mark = perf_counter()

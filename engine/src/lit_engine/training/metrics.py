@@ -71,7 +71,7 @@ class Metrics:
                 metric.update(*values)
 
     def compute(self) -> dict[str, float]:
-        """Return all metrics, with `NAME/PART` for vector elements that are not NaN. All processes must call this."""
+        """Return all metrics. Vector elements that are not NaN are named `NAME/PART`. All processes must call this."""
         found: dict[str, float] = {}
         for name, metric in self.named.items():
             with _name_errors(type(metric), self.shapes):

@@ -97,7 +97,7 @@ def leak_free_split(pairs: Pairs, *, val: int = 0, test: int = 0) -> dict[str, n
         owner[taken] = number
     split = {name: np.flatnonzero(owner[labels] == number) for number, name in enumerate(("train", "val", "test"))}
     if not len(split["train"]):
-        raise DataError(f"val_size {val} and test_size {test} leave none of {len(pairs)} pairs for training")
+        raise DataError(f"val_size {val} and test_size {test} leave none of the {len(pairs)} pairs for training")
     return split
 
 

@@ -153,7 +153,7 @@ class Comparison:
 
 
 def _full_name(key: str, options: Iterable[str], differing: Iterable[str]) -> str:
-    """Expand `key` (`lr`) to the only differing option, or else the only option, that ends in it (`optimizer.lr`)."""
+    """Expand a suffix such as `lr` to the only differing option with this suffix, or else the only option with it."""
     found = [n for n in differing if n.endswith(f".{key}")] or [n for n in options if n.endswith(f".{key}")]
     return found[0] if key not in options and len(found) == 1 else key
 
