@@ -15,7 +15,7 @@ from lit_engine.errors import UserError
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter. Optuna receives list items as JSON, which preserves their types, and multiples of `q` as integers."""
+    """A parameter. For Optuna, list items are JSON, which preserves their types, and multiples of `q` are integers."""
 
     name: str  # option name, such as `model.optimizer.lr`
     drawn: CategoricalDistribution | FloatDistribution | IntDistribution
