@@ -1,28 +1,41 @@
-"""Packages needed by few functions are imported only in these functions."""
+"""Models are plain PyTorch, and packages needed by few functions are imported only in these functions."""
 
 import pkgutil
 import subprocess
 import sys
 
 import lit_project
+from lit_project import models
 
 SCRIPT = """
 import importlib, sys
 import torchmetrics  # which imports matplotlib if it is installed
-packages, names = (arg.split(",") for arg in sys.argv[1:])
-loaded = [name for name in sys.modules if name.partition(".")[0] in packages]
-sys.modules |= dict.fromkeys([*packages, *loaded])  # importing them raises ImportError
-for name in names:
+
+def block(packages):
+    loaded = [name for name in sys.modules if name.partition(".")[0] in packages]
+    sys.modules.update(dict.fromkeys([*packages, *loaded]))  # importing them raises ImportError
+
+packages, models, others = (arg.split(",") for arg in sys.argv[1:])
+block([*packages, "lightning", "lit_engine"])
+for name in models:
+    importlib.import_module(name)
+for name in [name for name in sys.modules if name.partition(".")[0] in ("lightning", "lit_engine")]:
+    del sys.modules[name]
+for name in others:
     importlib.import_module(name)
 """
 SCRIPTS = ("lit_project.__main__", "lit_project.tasks.translation.translate_with_onnx")
 PACKAGES = ["matplotlib", "sacrebleu", "sacremoses", "scipy", "sentencepiece", "sklearn", "timm", "transformers"]
 
 
-def test_all_modules_can_be_imported_without_packages_of_single_functions():
-    names = [module.name for module in pkgutil.walk_packages(lit_project.__path__, "lit_project.")]
+def modules_of(package):
+    names = [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
     names = [name for name in names if name not in SCRIPTS]
     assert "lit_project.models.mlp" in names
-    command = [sys.executable, "-c", SCRIPT, ",".join(PACKAGES), ",".join(names)]
+    return ",".join(names)
+
+
+def test_models_need_neither_lightning_nor_the_library_and_all_modules_need_few_packages():
+    command = [sys.executable, "-c", SCRIPT, ",".join(PACKAGES), modules_of(models), modules_of(lit_project)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -48,7 +48,7 @@ class OwnData(LightningDataModule):
 
     @classmethod
     def of(cls, module: LightningModule) -> "OwnData":
-        """Return a data module whose dataloaders are those of the module."""
+        """Return a data module that returns the dataloaders of the module."""
 
         def load(name: str) -> Any:
             return lambda data: getattr(data.module, name)()
