@@ -112,7 +112,7 @@ def run(module: LightningModule, data: Any, *, csv: bool = False, record: bool =
             logger=MetricsCSV(folder) if csv else False,
             callbacks=callbacks,
             plugins=[SafeCheckpointIO()],
-            enable_progress_bar=bar is not None,
+            enable_progress_bar=False,
             enable_checkpointing=record,
             enable_model_summary=False,
             default_root_dir=folder,
