@@ -54,6 +54,19 @@ def test_four_epochs_in_one_process_are_those_in_one_two_four_and_one(tmp_path, 
     assert found < largest
 
 
+def test_layers_that_are_unfrozen_later_get_the_gradient_of_all_processes(lit, tmp_path):
+    """DDP averages only the parameters that required gradients when it wrapped the model."""
+    unfreeze = '{"class_path":"Unfreezing","init_args":{"schedule":{"net.layers.1":1}}}'
+    fit = (
+        f'{FIT} --trainer.callbacks=[{{"class_path":"Checkpoint"}},{unfreeze}] --trainer.precision=64-true '
+        "--data.batch_size=null --data.global_batch_size=64 --trainer.max_epochs=2"
+    )
+    one = lit(f"{fit} --run_name=one")
+    assert one.status == 0, one.err
+    run_in(tmp_path, *f"{fit} --run_name=two --trainer.strategy=ddp --trainer.devices=2".split())
+    assert difference(one.run, tmp_path / "runs/quickstart/two") < 1e-12
+
+
 @pytest.mark.parametrize(("options", "message"), [
     ("--data.global_batch_size=64", "set either batch_size or global_batch_size, got 128 and 64: --data.batch_size="),
     ('--data.batch_size=null --data.global_batch_size=64 --trainer.callbacks=[{"class_path":'
