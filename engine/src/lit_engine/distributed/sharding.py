@@ -17,6 +17,7 @@ import torch.distributed
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -143,14 +144,12 @@ class Sharded(ModelParallelStrategy):
 
 def gather_full_tensors(value: Any, keep: bool) -> Any:
     """Return nested data with all tensors unsharded on the CPU. If `keep` is false, tensors are replaced with None."""
-    if isinstance(value, dict):
-        return {key: gather_full_tensors(item, keep) for key, item in value.items()}
-    if isinstance(value, list):
-        return [gather_full_tensors(item, keep) for item in value]
-    if not isinstance(value, Tensor):
-        return value
-    full = value.full_tensor() if isinstance(value, DTensor) else value  # collective operation
-    return full.cpu() if keep else None
+
+    def gather(tensor: Tensor) -> Tensor | None:
+        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor  # collective operation
+        return full.cpu() if keep else None
+
+    return apply_to_collection(value, Tensor, gather)
 
 
 def as_sharded(value: Any, like: Any) -> Any:
