@@ -157,7 +157,7 @@ def test_line_numbers_are_shown_with_all_digits():
          "samples (line 2)"),
         ([("ID", "11")], "c.csv, line 2: there is no class '11'; did you mean 1?"),
         ([("ID", "1"), ("ID", "2")], "c.csv, line 3: ID is '2', but '1' on line 2"),
-        (None, "c.csv has no column id and correction; `doubts` writes a file with these columns"),
+        (None, "c.csv has no column 'id', 'correction'; available: label"),
     ],
 )  # fmt: skip
 def test_corrections_are_checked(lit, workspace, rows, message):

@@ -240,7 +240,6 @@ def score_curves(scores: Mapping[str, tuple[Tensor, Tensor]], title: str = "") -
 
 
 CAPTION = 25  # maximum number of characters in a line of a caption
-CURVES = "Training and validation metrics per epoch. The dotted line marks the best checkpoint."
 MOST_LABELS, MOST_POINTS = 10, 2000  # maximum number of plotted labels, and maximum number of points per curve
 FIRST = 12  # number of training images to show
 MOST_CURVES = 12  # maximum number of metrics to plot for a module without `headline_metrics`
@@ -310,7 +309,8 @@ class Figures(DrawsEvaluation):
         validated = [name for name in columns if get_stage(name) == "val" and not is_detail(name)][:MOST_CURVES]
         if curves := extract_curves(rows, [*getattr(pl_module, "headline_metrics", validated), *monitored(trainer)]):
             figure = learning_curves(curves, _best_epoch(trainer))
-            save_figure(trainer, "learning_curves", figure, caption=CURVES)
+            about = "Training and validation metrics per epoch. The dotted line marks the best checkpoint."
+            save_figure(trainer, "learning_curves", figure, caption=about)
         for name, (figure, about) in draw_step_figures(rows).items():
             save_figure(trainer, name, figure, caption=about)
 
@@ -340,18 +340,21 @@ class Figures(DrawsEvaluation):
         """Draw the confusion matrix, the reliability diagram and the images collected by all processes."""
         found, self._wrong = all_gathered(self._wrong, trainer), []
         scores, self._scores = all_gathered(self._scores, trainer), []
-        split, calibration = "test" if trainer.testing else "val", getattr(pl_module, "notes", {}).get("calibration")
-        if trainer.is_global_zero and calibration is not None:
+        if not trainer.is_global_zero:
+            return
+        split = "test" if trainer.testing else "val"
+        calibration = getattr(pl_module, "notes", {}).get("calibration")
+        if calibration is not None:
             title = f"{split}: expected calibration error {calibration['ece']:.4f}"
             about = "Accuracy per confidence bin. Bars below the diagonal mean that the model is overconfident."
             save_figure(trainer, f"{split}_reliability", reliability(calibration, title), caption=about)
         names = getattr(pl_module, "class_names", None)
-        if trainer.is_global_zero and (by_label := _scores_by_label(scores, names)):
+        if by_label := _scores_by_label(scores, names):
             figure = score_curves(by_label, f"{split}: {sum(len(targets) for _, targets in scores)} samples")
             about = "Precision-recall and ROC curves, with average precision (AP) and area under the ROC curve (AUC)."
             save_figure(trainer, f"{split}_precision_recall_roc", figure, caption=about)
         counts = getattr(pl_module, "confusion_matrix", None)
-        if not trainer.is_global_zero or names is None or not isinstance(counts, Tensor):
+        if names is None or not isinstance(counts, Tensor):
             return
         accuracy = (counts.diagonal().sum() / counts.sum()).item()
         title = f"{split}: accuracy {accuracy:.4f} of {int(counts.sum())}"

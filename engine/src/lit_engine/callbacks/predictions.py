@@ -2,6 +2,8 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,7 @@ class PredictionTable(BasePredictionWriter):
         self.rows: list[dict[str, Any]] = []
         self.files: list[Path] = []
         self.missing: list[Mapping[str, Any]] = []
-        self._found: dict[int, list[tuple[int, Any]]] = {}  # maps dataloader indices to (position, content) pairs
+        self._found: list[tuple[int, int, Any]] = []  # index of the dataloader, position and content of each batch
 
     def write_on_batch_end(
         self,
@@ -68,17 +70,14 @@ class PredictionTable(BasePredictionWriter):
         if columns and "index" not in columns and len(indices) == len(next(iter(columns.values()))):
             columns = {"index": indices, **columns}
         kept = move_data_to_device(prediction, "cpu") if columns is None else Columns(columns)
-        self._found.setdefault(dataloader_idx, []).append((place, kept))
+        self._found.append((dataloader_idx, place, kept))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        found: dict[int, list[tuple[int, Any]]] = {}
-        for share in all_gathered([self._found], trainer):
-            for number, batches in share.items():
-                found.setdefault(number, []).extend(batches)
-        self._found = {}
-        for number, batches in sorted(found.items()):
-            file = self.file if len(found) == 1 else self.file.with_stem(f"{self.file.stem}_{number}")
-            values = [value for _, value in sorted(batches, key=lambda pair: pair[0])]
+        found = sorted(all_gathered(self._found, trainer), key=itemgetter(0, 1))
+        self._found = []
+        by_loader = {number: [value for *_, value in group] for number, group in groupby(found, key=itemgetter(0))}
+        for number, values in by_loader.items():
+            file = self.file if len(by_loader) == 1 else self.file.with_stem(f"{self.file.stem}_{number}")
             if all(isinstance(value, Columns) for value in values):
                 self._write_rows(file, values, trainer)
             elif trainer.is_global_zero:

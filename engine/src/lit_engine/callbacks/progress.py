@@ -55,16 +55,15 @@ class ProgressLines(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit":
-            logged = {name: value.item() for name, value in logged_values(trainer).items() if not is_detail(name)}
-            self._validated = {recorded_name(name, "val"): value for name, value in logged.items()}
+            self._validated = {recorded_name(name, "val"): value for name, value in _logged(trainer).items()}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        logged = {name: value.item() for name, value in logged_values(trainer).items() if not is_detail(name)}
-        values = {n: value for n, value in logged.items() if n not in COUNTERS and not RATE.fullmatch(n)}
+        values = {n: value for n, value in _logged(trainer).items() if n not in COUNTERS and not RATE.fullmatch(n)}
         running = totals_of(pl_module)  # sums of this process only
-        values |= (
-            collect_progress_metrics(trainer, pl_module, running.reduce(pl_module)) if running else self._validated
-        )
+        if running:
+            values |= collect_progress_metrics(trainer, pl_module, running.reduce(pl_module))
+        else:
+            values |= self._validated
         validated = has_validated(trainer)
         kept = {n: v for n, v in values.items() if validated or split_stage(n)[0] != "val"}
         seconds = perf_counter() - self._start
@@ -81,6 +80,11 @@ class ProgressLines(Callback):
         is_best = self._best is None or new < self._best
         self._best = new if is_best else self._best
         return is_best
+
+
+def _logged(trainer: Trainer) -> dict[str, float]:
+    """Return the metrics that the current stage has logged, without details such as per-class metrics."""
+    return {name: value.item() for name, value in logged_values(trainer).items() if not is_detail(name)}
 
 
 def epoch_of(trainer: Trainer) -> str:
@@ -170,9 +174,13 @@ class TerminalProgress(ProgressLines):
         dataloader_idx: int = 0
     ) -> None:  # fmt: skip
         if not trainer.sanity_checking and perf_counter() >= self._next:
-            stages = {"test": trainer.num_test_batches, "predict": trainer.num_predict_batches}
-            stage = next((name for name in stages if name == trainer.state.fn), "validation")
-            self._show(stage, batch_idx + 1, stages.get(stage, trainer.num_val_batches)[dataloader_idx], [], "")
+            if trainer.testing:
+                stage, batches = "test", trainer.num_test_batches
+            elif trainer.predicting:
+                stage, batches = "predict", trainer.num_predict_batches
+            else:
+                stage, batches = "validation", trainer.num_val_batches
+            self._show(stage, batch_idx + 1, batches[dataloader_idx], [], "")
 
     on_test_batch_end = on_predict_batch_end = on_validation_batch_end
 

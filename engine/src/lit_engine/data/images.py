@@ -134,7 +134,7 @@ def is_picture(path: Path) -> bool:
 
 
 def pictures_in(folder: Path) -> list[str]:
-    """Return the image files in a folder and its subfolders, sorted by name. Hidden folders are skipped.
+    """Return the image files in a folder and its subfolders, sorted by folder and name. Hidden folders are skipped.
 
     Links are followed unless they lead to a parent folder or a folder that was already visited.
     """
@@ -145,7 +145,7 @@ def pictures_in(folder: Path) -> list[str]:
         folders[:] = [name for place, name in real.items() if place not in seen]
         seen |= real.keys()
         found.append((path, [str(Path(path, name)) for name in sorted(files) if is_picture(Path(name))]))
-    return [file for _, inner in sorted(found, key=lambda one: one[0].replace(os.sep, "/")) for file in inner]
+    return [file for _, inner in sorted(found) for file in inner]
 
 
 def decode_smaller(image: Image.Image, side: int) -> None:
@@ -218,13 +218,9 @@ class Samples(Dataset):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, indices: Tensor) -> ImageBatch | DataError:
-        """Return a batch or a DataError. If a worker raised the error, the main process would only get a traceback."""
-        try:
-            samples = [self.dataset[index] for index in indices.tolist()]
-            images = [self.fit(image) for image, _ in samples]
-        except DataError as error:
-            return error
+    def __getitem__(self, indices: Tensor) -> ImageBatch:
+        samples = [self.dataset[index] for index in indices.tolist()]
+        images = [self.fit(image) for image, _ in samples]
         return ImageBatch(torch.stack(images), torch.stack([torch.as_tensor(t).long() for _, t in samples]), indices)
 
     def fit(self, image: Tensor | Image.Image) -> Tensor:
@@ -256,6 +252,7 @@ class ImageData(SplitData):
     input_shape: tuple[int, int, int]
     mean: list[float]
     std: list[float]
+    batch = ImageBatch
     predicts_on = "images"
     crop: bool = False  # whether to preserve the aspect ratio of image files
 
@@ -327,17 +324,19 @@ class ImageData(SplitData):
 
     def dataset(self, split: Split) -> Rows | Samples:
         """Return the dataset of a loaded split. Indexing it with a tensor of indices returns an `ImageBatch`."""
-        data = self.splits[split]
-        return Rows(ImageBatch, *data) if isinstance(data, tuple) else Samples(data, self.input_shape, self.crop)
+        data = super().dataset(split)
+        return data if isinstance(data, Rows) else Samples(data, self.input_shape, self.crop)
 
     def describe_preparation(self) -> dict[str, Any]:
         """Return a description of how images are prepared for the network, which `export` writes to model.json."""
         channels, height, width = self.input_shape
-        steps = [str(step.transform if isinstance(step, PerSample) else step) for step in self.eval_transforms]
         return {
-            "channels": channels, "size": [height, width], "keep_proportions_and_crop": self.crop,
-            "eval_transforms": steps, "values": "float32 from 0 to 1 (uint8 values divided by 255)",
-        }  # fmt: skip
+            "channels": channels,
+            "size": [height, width],
+            "keep_proportions_and_crop": self.crop,
+            "eval_transforms": [str(step) for step in self.eval_transforms],
+            "values": "float32 from 0 to 1 (uint8 values divided by 255)",
+        }
 
     def predict_from(self, folder: str | Path) -> dict[int, dict[str, str]]:
         """Make `predict` read the image files in a folder, or a single image file, instead of the test split.

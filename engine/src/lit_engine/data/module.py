@@ -18,7 +18,6 @@ from lit_engine.errors import DataError
 
 Split = Literal["train", "val", "test"]
 """The name of a split of the data."""
-STAGES: dict[str, tuple[Split, ...]] = {"fit": ("train", "val"), "validate": ("val",)}  # other stages use `test`
 
 
 class Rows:
@@ -127,8 +126,9 @@ class SplitData(LightningDataModule):
                 f"set either batch_size or global_batch_size, got {batch_size} and {global_batch_size}: "
                 "--data.batch_size=null unsets batch_size"
             )
-        self.batch_size = self.default_batch_size if batch_size is global_batch_size is None else batch_size
-        self.global_batch_size = global_batch_size
+        if batch_size is None and global_batch_size is None:
+            batch_size = self.default_batch_size
+        self.batch_size, self.global_batch_size = batch_size, global_batch_size
         self.eval_batch_size, self.drop_last, self.seed = eval_batch_size, drop_last, seed
         self.folds, self.fold, self.sampling, self.corrections = folds, fold, sampling, corrections
         self.sample_weights: Tensor | None = None
@@ -150,15 +150,24 @@ class SplitData(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Load the splits that the stage needs. Raise DataError if folds were requested but cannot be created."""
-        for split in STAGES.get(stage, ("test",) if self.new is None else ()):
+        needed: tuple[Split, ...]
+        if stage == "fit":
+            needed = ("train", "val")
+        elif stage == "validate":
+            needed = ("val",)
+        else:  # `predict` may use new samples instead of the test split
+            needed = ("test",) if self.new is None else ()
+        for split in needed:
             if split not in self.splits:
                 self.splits[split] = self.loaded(split)
         if self.folds and not self._folded and self.new is None:
             raise self._no_folds()
-        if self.corrections and "train" in self.splits and stage == "fit" and not self._corrected:
+        if stage != "fit":
+            return
+        if self.corrections and not self._corrected:
             apply_corrections(self, self.corrections)
             self._corrected = True
-        if self.sampling is not None and "train" in self.splits and stage == "fit":
+        if self.sampling is not None:
             names = getattr(self, "class_names", None)
             self.sample_weights = weights_for(self.sampling, self.splits["train"], self.size_of("train"), names)
 

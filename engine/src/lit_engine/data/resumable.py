@@ -23,9 +23,6 @@ from lit_engine._lightning import (
 from lit_engine.data.sampler import derive, global_seed, outlive_signals, seed_cpu
 from lit_engine.distributed.processes import replicas
 
-# Returns the epoch, its next batch, and the index of this loader if there are several.
-Place = Callable[[], tuple[int, int, int]]
-
 
 def seed_everywhere(*parts: int | str) -> None:
     """Seed torch on all devices, `random` and NumPy with a seed derived from the parts."""
@@ -43,17 +40,7 @@ def make_resumable(loader: Any, trainer: Trainer) -> Any:
     is_map_style = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
     if not is_map_style or keeps_iterator(loader) or trainer.predicting:
         return loader
-    trains = bool(trainer.training)
-
-    def place() -> tuple[int, int, int]:
-        epoch = trainer.current_epoch if trainer.state.fn == "fit" else 0
-        if not trains:
-            return epoch, 0, 0
-        loaders = CombinedLoader(trainer.train_dataloader).flattened
-        return epoch, ready_batches(trainer), next((k for k, one in enumerate(loaders) if one is resumable), 0)
-
-    resumable = ResumableLoader(loader, global_seed(), replicas(trainer).rank, place)
-    return resumable
+    return ResumableLoader(loader, trainer)
 
 
 class ResumableLoader:
@@ -67,13 +54,14 @@ class ResumableLoader:
     available.
     """
 
-    def __init__(self, loader: DataLoader, seed: int, rank: int, place: Place) -> None:
+    def __init__(self, loader: DataLoader, trainer: Trainer) -> None:
         loader = copy(loader)  # the data module may return the same loader again
-        self.loader, self.seed, self.rank, self.place = loader, seed, rank, place
-        self.dataset = loader.dataset
+        self.loader, self.dataset = loader, loader.dataset
+        self._trainer, self._trains = trainer, trainer.training
+        self.seed, self.rank = global_seed(), replicas(trainer).rank
         self.passed = (-1, 0, 0)  # epoch, and the passes and batches completed by the end of the last pass
         name = "sampler" if loader.batch_sampler is None else "batch_sampler"
-        self.order = SeededOrder(getattr(loader, name), seed, loader.batch_sampler is not None)
+        self.order = SeededOrder(getattr(loader, name), self.seed, loader.batch_sampler is not None)
         init = partial(_start_worker, loader.worker_init_fn)
         replace_loader_parts(loader, dataset=SeededSamples(loader.dataset), worker_init_fn=init, **{name: self.order})
 
@@ -85,7 +73,7 @@ class ResumableLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches. The epoch is read at the first batch, because Lightning sets it after calling `iter`."""
-        epoch, done, number = self.place()
+        epoch, done, number = self._find_place()
         passes, start = 0, done
         if done and self.passed[0] == epoch:  # Lightning restarts this loader, and may have prefetched its last batch
             (_, passes, done), start = self.passed, 0
@@ -95,6 +83,15 @@ class ResumableLoader:
             done += 1
             yield batch
         self.passed = epoch, self.order.passes + 1, done
+
+    def _find_place(self) -> tuple[int, int, int]:
+        """Return the epoch, its next batch, and the index of this loader if there are several."""
+        trainer = self._trainer
+        epoch = trainer.current_epoch if trainer.state.fn == "fit" else 0
+        if not self._trains:
+            return epoch, 0, 0
+        loaders = CombinedLoader(trainer.train_dataloader).flattened
+        return epoch, ready_batches(trainer), next((k for k, one in enumerate(loaders) if one is self), 0)
 
     @property
     def _iterator(self) -> Any:
@@ -156,11 +153,11 @@ class SeededOrder:
     def _draw(self) -> tuple[Iterable[Any], tuple[str, ...]]:
         """Seed a pass. Return its order (the sampler if it is endless, else a list) and its stream names."""
         stream = (*self._loader, *([f"pass {self.passes}"] if self.passes else []))
-        parts: tuple[int | str, ...] = (self._seed, "order", self._epoch, *stream)
-        seed_everywhere(*parts)
+        seed = derive(self._seed, "order", self._epoch, *stream)
+        seed_cpu(seed)
         for one in (self._sampler, getattr(self._sampler, "sampler", None)):
             if isinstance(generator := getattr(one, "generator", None), torch.Generator):
-                generator.manual_seed(derive(*parts))
+                generator.manual_seed(seed)
         length = sized_len(self._sampler)
         return self._sampler if length is None else list(islice(self._sampler, length)), stream
 

@@ -126,15 +126,13 @@ class EpochBatches(Sampler[Tensor]):
 
     def batches(self) -> list[Tensor]:
         """Return all batches of this epoch as index tensors `(b,)` with 1 ≤ b ≤ batch_size."""
-        if self.shuffle:
-            generator = torch.Generator().manual_seed(derive(self.seed, "order", self.epoch))
-            order = (
-                torch.randperm(self.size, generator=generator)
-                if self.weights is None
-                else draw(self.weights, generator)
-            )
-        else:
+        generator = torch.Generator().manual_seed(derive(self.seed, "order", self.epoch))
+        if not self.shuffle:
             order = torch.arange(self.size)
+        elif self.weights is None:
+            order = torch.randperm(self.size, generator=generator)
+        else:
+            order = draw(self.weights, generator)
         if self.global_batch_size:
             return self.parts_of(order, list(range(self.rank, len(self.bounds) - 1, self.num_replicas)))
         share = order[: self.used][self.rank :: self.num_replicas]
@@ -231,17 +229,23 @@ class SeededBatches:
     def __getitem__(self, place: tuple[int, Tensor]) -> Any:
         seed, indices = place
         if not getattr(self.dataset, "draws", True):
-            return self.dataset[indices]
+            return self._load(indices)
         with isolate_rng(include_cuda=False) if get_worker_info() is None else nullcontext():
             self._seed(seed)
+            return self._load(indices)
+
+    def _load(self, indices: Tensor) -> Any:
+        """Return a batch or a DataError. If a worker raised the error, the main process would only get a traceback."""
+        try:
             return self.dataset[indices]
+        except DataError as error:
+            return error
 
     def _seed(self, seed: int) -> None:
         seed_cpu(seed)
         dataset = self.dataset
         while dataset is not None:  # a dataset may wrap another dataset
-            attributes = list(getattr(dataset, "__dict__", {}).values())
-            for attribute in attributes:
+            for attribute in list(getattr(dataset, "__dict__", {}).values()):
                 if hasattr(attribute, "set_random_seed"):
                     attribute.set_random_seed(seed)
             dataset = getattr(dataset, "dataset", None)
@@ -254,7 +258,7 @@ class Loader:
     prediction, and in runs with `overfit_batches`.
 
     Args:
-        dataset: returns a batch when indexed with a tensor of indices, or returns a DataError if a sample is invalid.
+        dataset: returns a batch when indexed with a tensor of indices, or raises a DataError if a sample is invalid.
         sampler: sampler that yields the indices of each batch.
         num_workers: number of processes that load batches. 0 means that the main process loads batches.
         pin_memory: whether to copy batches through page-locked memory.

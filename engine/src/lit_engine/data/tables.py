@@ -65,12 +65,10 @@ class CSVFile:
             DataError: if there are no rows, a column does not exist or is not unique, or a line has the wrong length.
                 If a value is missing or not a number, the message ends with `advice`.
         """
-        chosen = self._places(columns)
+        chosen = self.places(columns)
         if self._numbers is not None:
             return torch.from_numpy(self._numbers[:, chosen])
-        rows = [
-            [self._number(cells[k], line, self.names[k], advice) for k in chosen] for _, line, cells in self._rows()
-        ]
+        rows = [[self._number(cells[k], line, self.names[k], advice) for k in chosen] for _, line, cells in self.rows()]
         return torch.tensor(rows, dtype=torch.double)
 
     @cached_property
@@ -86,24 +84,21 @@ class CSVFile:
                 return table
         return None
 
-    def cells(self) -> dict[int, dict[str, str]]:
-        """Map each row number to the row's cells. Rows are counted from 0 after the header, including blank lines.
-
-        Raises:
-            DataError: if there are no rows, a line has the wrong length, or column names are not unique.
-        """
-        self._places([name for name in self.names if name])
-        return {number: dict(zip(self.names, cells, strict=True)) for number, _, cells in self._rows()}
-
     def inputs(self) -> dict[int, dict[str, str]]:
         """Map each row number to the row's `line` number and cells, for `PredictionTable`."""
-        rows = self._rows()
         return {
-            number: {"line": str(line), **dict(zip(self.names, cells, strict=True))} for number, line, cells in rows
+            number: {"line": str(line), **dict(zip(self.names, cells, strict=True))}
+            for number, line, cells in self.rows()
         }
 
-    def _rows(self) -> Iterator[tuple[int, int, list[str]]]:
-        """Yield the number, the starting line and the cells of each row."""
+    def rows(self) -> Iterator[tuple[int, int, list[str]]]:
+        """Yield the number, the starting line and the cells of each row.
+
+        Rows are counted from 0 after the header, including blank lines.
+
+        Raises:
+            DataError: if there are no rows, or a line has the wrong length.
+        """
         lines = self._lines()
         first, _, _ = next(lines)
         number = None
@@ -132,7 +127,8 @@ class CSVFile:
             except (csv.Error, UnicodeDecodeError) as error:
                 raise DataError(f"{self.file}, line {begin} or later: cannot be read as UTF-8 CSV ({error})") from error
 
-    def _places(self, columns: Sequence[str]) -> list[int]:
+    def places(self, columns: Sequence[str]) -> list[int]:
+        """Return the index of each column. Raise DataError if a column does not exist or is not unique."""
         missing = [name for name in columns if name not in self.names]
         if missing:
             there = f"; available: {', '.join(self.names)}"

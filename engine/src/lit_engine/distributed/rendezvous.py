@@ -245,9 +245,11 @@ def describe_version_mismatch(processes: Sequence[Mapping[str, str]]) -> str:
     """Return an error message if package versions differ between `processes` (by rank), or "" if they match."""
     first = processes[0]
     for rank, other in enumerate(processes):
-        for name in (name for name in (*SAME, program()) if other[name] != first[name]):
-            return (
-                f"the processes of this run have different versions: {name} {first[name]} in rank 0 ({first['host']}) "
-                f"and {other[name]} in rank {rank} ({other['host']}): install the same version everywhere"
-            )
+        for name in (*SAME, program()):
+            if other[name] != first[name]:
+                return (
+                    f"the processes of this run have different versions: {name} {first[name]} in rank 0 "
+                    f"({first['host']}) and {other[name]} in rank {rank} ({other['host']}): "
+                    "install the same version everywhere"
+                )
     return ""

@@ -10,20 +10,20 @@ The overlays `fsdp2` and `tensor_parallel` use the strategy `Sharded`. A network
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import timedelta
-from traceback import extract_tb
 from typing import Any
 
 import torch
 import torch.distributed
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor.parallel import parallelize_module
-from torch.optim import LBFGS
+from torch.optim import LBFGS, SGD, Adafactor
 
 from lit_engine._lightning import broadcast_all, has_layer_sync, multiply_all, scales_loss
 from lit_engine.errors import UserError
@@ -70,22 +70,15 @@ class Sharded(ModelParallelStrategy):
             raise UserError(f"the world size {self.world_size} is not divisible by tensor_parallel_size {size}")
         self._data_parallel_size = self.world_size // size
 
-    def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
-        """Step the optimizer. Raise UserError if the optimizer does not support sharding."""
-        refusal = f"{type(optimizer).__name__} with these options does not support sharding"
-        if isinstance(optimizer, LBFGS):  # each process would do its own line search
-            raise UserError(f"{refusal}: it needs all weights at once")
-        try:
-            return super().optimizer_step(optimizer, closure, model, **kwargs)
-        except (RuntimeError, NotImplementedError) as error:
-            in_closure = "closure" in [frame.name for frame in extract_tb(error.__traceback__)]
-            of_device = torch.AcceleratorError | torch.OutOfMemoryError | torch.distributed.DistError
-            if in_closure or isinstance(error, of_device):
-                raise  # the optimizer type is not the cause
-            # Show only the first sentence, because the rest of torch's message is for developers.
-            reason = str(error).splitlines()[0].partition(", need to")[0].partition(". ")[0]
-            hint = "; set fused: false" if optimizer.param_groups[0].get("fused") else ""
-            raise UserError(f"{refusal}: {reason}{hint}") from error
+    def setup_optimizers(self, trainer: Trainer) -> None:
+        """Create the optimizers. Raise UserError if one does not support sharded weights."""
+        super().setup_optimizers(trainer)
+        for optimizer in self.optimizers:
+            name = type(optimizer).__name__
+            if isinstance(optimizer, LBFGS | Adafactor):  # with LBFGS, each process would do its own line search
+                raise UserError(f"{name} does not support sharding")
+            if isinstance(optimizer, SGD) and optimizer.param_groups[0]["fused"]:
+                raise UserError(f"fused {name} does not support sharding: set fused: false")
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         self._share_buffers()
@@ -151,14 +144,12 @@ class Sharded(ModelParallelStrategy):
 
 def gather_full_tensors(value: Any, keep: bool) -> Any:
     """Return nested data with all tensors unsharded on the CPU. If `keep` is false, tensors are replaced with None."""
-    if isinstance(value, dict):
-        return {key: gather_full_tensors(item, keep) for key, item in value.items()}
-    if isinstance(value, list):
-        return [gather_full_tensors(item, keep) for item in value]
-    if not isinstance(value, Tensor):
-        return value
-    full = value.full_tensor() if isinstance(value, DTensor) else value  # collective operation
-    return full.cpu() if keep else None
+
+    def gather(tensor: Tensor) -> Tensor | None:
+        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor  # collective operation
+        return full.cpu() if keep else None
+
+    return apply_to_collection(value, Tensor, gather)
 
 
 def as_sharded(value: Any, like: Any) -> Any:

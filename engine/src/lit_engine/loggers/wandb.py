@@ -85,8 +85,8 @@ class WandbLogger(LightningWandbLogger):
             "entity": entity,
             "group": group or os.environ.get("WANDB_RUN_GROUP") or self.folder.absolute().parent.name,
             "notes": notes,
+            "tags": list(tags) or None,
         }
-        options["tags"] = list(tags) or None
         if self.record.exists():
             recorded = RunDir(self.folder).read_json("wandb.json", {})
             options |= {key: value for key, value in recorded.items() if value}

@@ -100,8 +100,11 @@ def _unreadable(runs: list[RunDir]) -> list[str]:
     found = []
     for split in SPLITS if data else ():
         files = [row["file"] for row in described(data, split).values() if "file" in row]
-        batches = (data.dataset(split)[torch.tensor([number])] for number in range(len(files)))
-        found += [file for file, batch in zip(files, batches, strict=True) if isinstance(batch, DataError)]
+        for number, file in enumerate(files):
+            try:
+                data.dataset(split)[torch.tensor([number])]
+            except DataError:
+                found.append(file)
     return found
 
 
