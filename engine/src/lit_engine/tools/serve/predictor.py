@@ -46,8 +46,8 @@ class Predictor:
         self.seen: str | None = None  # the image that the network received
         task.all_probabilities = True  # for classification tasks
 
-    def page(self, most: int) -> str:
-        """Return the HTML of the page. Samples may be up to `most` MB in size."""
+    def page(self) -> str:
+        """Return the HTML of the page."""
         data, images = self.data, self.kind == "images"
         channels, *sides = getattr(data, "input_shape", (0, 1))
         delimiter, columns = getattr(data, "delimiter", ","), _columns(data) if self.kind == "table" else {}
@@ -68,7 +68,6 @@ class Predictor:
             fields = "<label>Lines of a file for predict <textarea name=file rows=5 required></textarea></label>"
         targets = list(getattr(data, "target_names", ()))
         options = {
-            "megabytes": most,
             "images": "photos" if images else "chart",  # CSS class of images in answers
             "draws": draws,
             "table": bool(columns),
