@@ -38,14 +38,8 @@ def update(project: Path, check: bool) -> int:
     """Merge the template's changes into a project, or only list them."""
     commit = template_files()[1]
     answers = recorded(project)
-    old = commit_of(answers)
-    if not git(ROOT, "ls-tree", old, "engine"):
-        raise TemplateError(
-            f"{project} was created before the library became a package, so it cannot be updated: "
-            "create a new project with init_project.py and move your files into it"
-        )
     with tempfile.TemporaryDirectory(prefix="update-project-") as folder:
-        before = regenerate(old, answers, Path(folder, "before"), project)
+        before = regenerate(commit_of(answers), answers, Path(folder, "before"), project)
         after = regenerate(commit, answers, Path(folder, "after"), project)
         shutil.copy(project / RECORD, before)  # prevents merge conflicts in this file
         base, new = (tree(project, made, Path(folder)) for made in (before, after))
