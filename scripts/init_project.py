@@ -185,8 +185,10 @@ def generate(sources: Mapping[str, bytes], name: str, keep: tuple[str, ...], com
     ):
         kept[path] = re.sub(f"^{pattern}", new, kept[path].decode(), flags=re.MULTILINE).encode()
     kept[LOCK] = reduce_lock(kept[LOCK].decode(), kept[PYPROJECT].decode(), wheel, content).encode()
-    made = {rename(path, old, name): rename_content(file, old, name) for path, file in kept.items()}
-    made[f"vendor/{wheel}"] = content
+    made = {f"vendor/{wheel}": content}
+    for path, file in kept.items():
+        is_binary = b"\0" in file
+        made[rename(path, old, name)] = file if is_binary else rename(file.decode(), old, name).encode()
     record = {"commit": commit, "tree": commit and git(ROOT, "rev-parse", f"{commit}^{{tree}}")}
     record |= {"name": name, "keep": list(keep)}
     lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in record.items())
@@ -229,17 +231,7 @@ def rename(text: str, old: str, new: str) -> str:
         return word.upper() if found[0].isupper() else word
 
     token = "[-_]".join(old.split("_"))
-    lines = []
-    for line in text.splitlines(keepends=True):
-        renamed = re.sub(rf"(?<![A-Za-z0-9])(?:{token}|{token.upper()})(?![A-Za-z0-9])", spelled, line)
-        shift = len(line) - len(renamed)  # keep comments aligned
-        lines.append(re.sub(r"(?<=\S) {3,}(?=# )", lambda found, n=shift: " " * max(len(found[0]) + n, 2), renamed))
-    return "".join(lines)
-
-
-def rename_content(file: bytes, old: str, new: str) -> bytes:
-    """Apply `rename` to the content of a file. Binary files are returned unchanged."""
-    return file if b"\0" in file else rename(file.decode(), old, new).encode()
+    return re.sub(rf"(?<![A-Za-z0-9])(?:{token}|{token.upper()})(?![A-Za-z0-9])", spelled, text)
 
 
 def format_code(place: Path) -> None:
