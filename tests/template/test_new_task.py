@@ -14,7 +14,7 @@ from lit_project.tasks.several_optimizers import Part, SeveralOptimizers
 
 sys.path.insert(0, str(SCRIPTS))
 
-from new_task import TaskError, check_name, fill_placeholders
+from new_task import check_name, fill_placeholders
 
 KINDS = sorted(path.name for path in (SCRIPTS / "task_kinds").iterdir())
 
@@ -50,7 +50,7 @@ def project(made, tmp_path_factory):
     ],
 )
 def test_names_that_cannot_be(name, words):
-    with pytest.raises(TaskError, match=words):
+    with pytest.raises(SystemExit, match=words):
         check_name(name, "lit_project")
 
 
