@@ -10,6 +10,7 @@ import pytest
 import torch
 from copies import ALL, SCRIPTS, commit, git, refused, run
 
+from lit_project.tasks.classification import Classifier
 from lit_project.tasks.several_optimizers import Part, SeveralOptimizers
 
 sys.path.insert(0, str(SCRIPTS))
@@ -105,14 +106,14 @@ def test_two_processes_count_as_one(project, kind, tmp_path):
 
 def test_texts_with_several_optimizers(trainer):
     made = {"__name__": "tried"}
-    for part in ("data", "model", "task"):
+    for part in ("data", "model"):
         text = (SCRIPTS / "task_kinds" / "sequence" / f"{part}.txt").read_text()
         exec(fill_placeholders(text, "tried", "lit_project"), made)
     data = made["TriedData"]()
     net = made["TriedNet"](data.input_size, data.num_classes)
     adam = partial(torch.optim.AdamW, lr=0.01)
     parts = [Part("body", ["net.embedding", "net.rnn"], adam), Part("head", ["net.head"], adam)]
-    kind = type("OfParts", (SeveralOptimizers, made["TriedClassifier"]), {})
+    kind = type("OfParts", (SeveralOptimizers, Classifier), {})
     task = kind(parts, net=net, class_names=data.class_names)
     runner = trainer(max_epochs=10)
     runner.fit(task, datamodule=data)
