@@ -40,7 +40,7 @@ class Predictor:
         self.task, self.data, self.trainer = load_for_prediction(opened, file, default_root_dir=folder)
         if hasattr(self.data, "num_workers"):
             self.data.num_workers = 0  # starting processes takes longer than reading a sample
-        self.kind = "text" if hasattr(self.task, "served") else getattr(self.data, "predicts_on", None)
+        self.kind: Any = "text" if hasattr(self.task, "served") else getattr(self.data, "predicts_on", None)
         if self.kind is None:
             raise UserError(f"{type(self.data).__name__} cannot predict on new samples: it has no `predict_from`")
         self.title = opened.name
