@@ -91,10 +91,10 @@ FAMILIES = {
     "kubernetes": Family(files="scripts/kubernetes.yaml", keys={}),
 }
 
-# Keys of lines that are removed from every generated project.
+# Keys of lines and list items that are removed from every generated project.
 OURS = {
-    PYPROJECT: "benchmarks ipykernel jsonschema kubeflow-trainer-api mkdocstrings-python nbclient playwright timm "
-    "zensical",
+    PYPROJECT: "benchmarks engine/src engine/tests error::DeprecationWarning:lit_engine ipykernel jsonschema "
+    "kubeflow-trainer-api mkdocstrings-python nbclient playwright pythonpath timm zensical",
     ".dockerignore": "benchmarks/results",
 }
 

@@ -9,7 +9,6 @@ the template instead, and `--dry-run` to only list the files. For more details, 
 import argparse
 import importlib.util
 import json
-import keyword
 import os
 import re
 import shlex
@@ -17,10 +16,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from families import FAMILIES, MAIN, PYPROJECT, belongs, dropped_keys, keep_sections
+from new_task import check_spelling
 from vendor import build_wheel, reduce_lock
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,12 +29,8 @@ LOCK = "requirements.lock"
 OWN_FILES = "scripts/project/"  # In a project, these files replace the template's files of the same name.
 
 
-class TemplateError(Exception):
-    """An error that the user can fix."""
-
-
-def main(args: Sequence[str] | None = None) -> int:
-    """Run the command. Return exit status 1 for an error that the user can fix."""
+def main() -> None:
+    """Run the command. The exit status is 1 after an error that the user can fix."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("name", help="package name (lower-case letters, digits, underscores); the command uses dashes")
@@ -45,15 +41,13 @@ def main(args: Sequence[str] | None = None) -> int:
     add("--dry-run", action="store_true", help="only list the files")
     # update_project.py sets this option to skip the name check, because the project's own name is already in use.
     add("--again", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args(args)
     try:
-        return init(options)
-    except (TemplateError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        init(parser.parse_args())
+    except OSError as error:
+        sys.exit(f"error: {error}")
 
 
-def init(options: argparse.Namespace) -> int:
+def init(options: argparse.Namespace) -> None:
     """Create the project. Nothing is written until all checks have passed and all files are in memory."""
     keep = choose_families(options.keep)
     sources, commit = template_files()
@@ -62,16 +56,16 @@ def init(options: argparse.Namespace) -> int:
     place = (options.dir or ROOT.parent / options.name.replace("_", "-")).expanduser().absolute()
     if options.here:
         if options.dir or not commit:
-            raise TemplateError("--here requires a git repository and cannot be combined with --dir")
+            sys.exit("error: --here requires a git repository and cannot be combined with --dir")
         place = ROOT
     elif place.resolve().is_relative_to(ROOT):
-        raise TemplateError(f"{place} is inside the template: choose a folder elsewhere with --dir, or use --here")
+        sys.exit(f"error: {place} is inside the template: choose a folder elsewhere with --dir, or use --here")
     elif place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise TemplateError(f"{place} is not an empty folder: choose a different folder with --dir")
+        sys.exit(f"error: {place} is not an empty folder: choose a different folder with --dir")
     project = generate(sources, options.name, keep, commit)
     if options.dry_run:
         print(f"would create {place} with {', '.join(keep)} ({len(project)} files):", *sorted(project), sep="\n  ")
-        return 0
+        return
     if options.here:
         git(ROOT, "rm", "--quiet", "-r", "--", ".")
     for path, content in project.items():
@@ -82,21 +76,20 @@ def init(options: argparse.Namespace) -> int:
         git(ROOT, "add", "--all", "--force", "--", *project)
         print(f"{ROOT} is now {options.name}, with {', '.join(keep)}; all changes are staged, but nothing is committed")
         print("next: git commit, then make clean && make demo && make test (`git reset --hard` undoes it)")
-        return 0
+        return
     if not options.no_git:
         commit_all(place)
     print(f"created the project {options.name} in {place}, with {', '.join(keep)}")
     if not commit:
         print("this template has no git history, so the project cannot be updated from it later")
     print(f"next: cd {shlex.quote(str(place))} && make demo && make test")
-    return 0
 
 
 def choose_families(keep: str) -> tuple[str, ...]:
     """Return the families listed by `--keep`, always including classification, in the order of `FAMILIES`."""
     names = {"classification", *(name.strip() for name in keep.split(",") if name.strip())}
     for name in sorted(names - set(FAMILIES)):
-        raise TemplateError(f"--keep {name}: unknown family; choose from {', '.join(FAMILIES)}")
+        sys.exit(f"error: --keep {name}: unknown family; choose from {', '.join(FAMILIES)}")
     return tuple(name for name in FAMILIES if name in names)
 
 
@@ -105,7 +98,7 @@ def git(folder: Path, *args: str, check: bool = True, env: Mapping[str, str] | N
     command = ["git", "-C", str(folder), "-c", "core.quotePath=false", *args]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=env)
     if check and done.returncode:
-        raise TemplateError(f"git {args[0]} failed in {folder}: {done.stderr.strip() or done.stdout.strip()}")
+        sys.exit(f"error: git {args[0]} failed in {folder}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout.strip("\n")
 
 
@@ -119,7 +112,7 @@ def template_files() -> tuple[dict[str, bytes], str]:
         if changed := git(ROOT, "status", "--porcelain"):
             names = [line[3:] for line in changed.splitlines()]
             named = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            raise TemplateError(f"{ROOT} has uncommitted changes ({named}): commit them, or run `git stash -u`")
+            sys.exit(f"error: {ROOT} has uncommitted changes ({named}): commit them, or run `git stash -u`")
         listed, commit = git(ROOT, "ls-files", "-z"), git(ROOT, "rev-parse", "--verify", "HEAD")
     else:
         with tempfile.TemporaryDirectory() as folder:
@@ -130,21 +123,18 @@ def template_files() -> tuple[dict[str, bytes], str]:
 
 
 def check_name(name: str, paths: Iterable[str]) -> None:
-    """Raise TemplateError for a name that is invalid or already in use."""
-    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
-        plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
-        hint = f"; try {plain}" if re.match(r"[a-z]", plain) else ""
-        raise TemplateError(f"{name!r} is not a package name: use lower-case letters a to z, digits, underscores{hint}")
+    """Exit with an error if a name is invalid or already in use."""
+    check_spelling(name)
     modules = {part for path in paths if path.endswith(".py") for part in PurePosixPath(path).with_suffix("").parts}
     # The names of locked packages are reserved even if the packages are not installed.
     locked = re.findall(r"^([a-z0-9.-]+)==", (ROOT / LOCK).read_text(), re.MULTILINE)
     for taken, what in (
-        (keyword.iskeyword(name) or name in sys.stdlib_module_names, "a keyword or module of Python"),
+        (name in sys.stdlib_module_names, "a module of Python"),
         (name in modules | {"build", "configs", "dist", "runs", "test", "wandb"}, "a name used in the project"),
         (importlib.util.find_spec(name) or name.replace("_", "-") in locked, "the name of an installed package"),
     ):
         if taken:
-            raise TemplateError(f"{name} is {what}: choose a different name, such as {name}_lab")
+            sys.exit(f"error: {name} is {what}: choose a different name, such as {name}_lab")
 
 
 def generate(sources: Mapping[str, bytes], name: str, keep: tuple[str, ...], commit: str) -> dict[str, bytes]:
@@ -154,13 +144,10 @@ def generate(sources: Mapping[str, bytes], name: str, keep: tuple[str, ...], com
     kept |= {path.removeprefix(OWN_FILES): file for path, file in sources.items() if path.startswith(OWN_FILES)}
     for path, keys in dropped_keys(keep).items():
         path = path.replace("PACKAGE", f"src/{old}")
-        kept[path] = remove_keys(kept[path].decode(), sorted(keys), path).encode()
+        kept[path] = remove_keys(kept[path].decode(), sorted(keys)).encode()
     for path, file in kept.items():
         if path.endswith(".md"):
-            try:
-                kept[path] = keep_sections(file.decode(), keep).encode()
-            except ValueError as error:
-                raise TemplateError(f"{path}: {error}") from error
+            kept[path] = keep_sections(file.decode(), keep).encode()
     wheel, content = build_wheel(sources)
     gone = [family for family in FAMILIES if family not in keep]
     main = MAIN.replace("PACKAGE", f"src/{old}")
@@ -168,14 +155,9 @@ def generate(sources: Mapping[str, bytes], name: str, keep: tuple[str, ...], com
         (main, rf" *# (?:{'|'.join(gone) or '-'}): .*\n", ""),
         (PYPROJECT, r'description = ".*"\n', 'description = "Supervised learning on PyTorch Lightning."\n'),
         (PYPROJECT, r"lit-engine = \{.*\}", f'lit-engine = {{ path = "vendor/{wheel}" }}'),
-        (PYPROJECT, r'(.*)"engine/src", ', r"\1"),
-        (PYPROJECT, r'(.*), "engine/src"', r"\1"),
         (PYPROJECT, r'(mypy_path = "src):engine/src', r"\1"),
-        (PYPROJECT, r'(.*), "engine/tests"', r"\1"),
-        (PYPROJECT, r'pythonpath = \["engine/tests"\]\n', ""),
         (PYPROJECT, r"(.*),engine/tests(.*),benchmarks", r"\1\2"),
         (PYPROJECT, r'((?:root_packages|source_pkgs) = \["\w+"), "lit_engine"', r"\1"),
-        (PYPROJECT, r'(filterwarnings = .*), "error::DeprecationWarning:lit_engine"', r"\1"),
         (PYPROJECT, r'\[\[tool\.importlinter\.contracts\]\]\nname = "the library (?:.+\n)+\n', ""),
         ("Makefile", r"LIBRARY := .*", "LIBRARY := $(wildcard vendor/*.whl)"),
         ("Makefile", r"(.*) \$\(if \$\(wildcard engine\),--no-emit-package lit-engine\)", r"\1"),
@@ -185,8 +167,10 @@ def generate(sources: Mapping[str, bytes], name: str, keep: tuple[str, ...], com
     ):
         kept[path] = re.sub(f"^{pattern}", new, kept[path].decode(), flags=re.MULTILINE).encode()
     kept[LOCK] = reduce_lock(kept[LOCK].decode(), kept[PYPROJECT].decode(), wheel, content).encode()
-    made = {rename(path, old, name): rename_content(file, old, name) for path, file in kept.items()}
-    made[f"vendor/{wheel}"] = content
+    made = {f"vendor/{wheel}": content}
+    for path, file in kept.items():
+        is_binary = b"\0" in file
+        made[rename(path, old, name)] = file if is_binary else rename(file.decode(), old, name).encode()
     record = {"commit": commit, "tree": commit and git(ROOT, "rev-parse", f"{commit}^{{tree}}")}
     record |= {"name": name, "keep": list(keep)}
     lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in record.items())
@@ -194,8 +178,12 @@ def generate(sources: Mapping[str, bytes], name: str, keep: tuple[str, ...], com
     return made
 
 
-def remove_keys(text: str, keys: Iterable[str], path: str) -> str:
-    """Remove lines that start with any of the keys. If no line starts with a key, remove matching list items."""
+def remove_keys(text: str, keys: Iterable[str]) -> str:
+    """Remove lines that start with any of the keys. If no line starts with a key, remove matching list items.
+
+    Raises:
+        ValueError: If the text does not contain a key.
+    """
     for key in keys:
         word = rf"{re.escape(key)}(?![\w.-])"
         item = rf'"{word}[^",]*"(?:: "[^"]*")?'
@@ -204,7 +192,7 @@ def remove_keys(text: str, keys: Iterable[str], path: str) -> str:
             if count:
                 break
         else:
-            raise TemplateError(f"{path} has no line that starts with {key}: remove the key from scripts/families.py")
+            raise ValueError(f"no line starts with {key}: remove the key from scripts/families.py")
     return text
 
 
@@ -229,17 +217,7 @@ def rename(text: str, old: str, new: str) -> str:
         return word.upper() if found[0].isupper() else word
 
     token = "[-_]".join(old.split("_"))
-    lines = []
-    for line in text.splitlines(keepends=True):
-        renamed = re.sub(rf"(?<![A-Za-z0-9])(?:{token}|{token.upper()})(?![A-Za-z0-9])", spelled, line)
-        shift = len(line) - len(renamed)  # keep comments aligned
-        lines.append(re.sub(r"(?<=\S) {3,}(?=# )", lambda found, n=shift: " " * max(len(found[0]) + n, 2), renamed))
-    return "".join(lines)
-
-
-def rename_content(file: bytes, old: str, new: str) -> bytes:
-    """Apply `rename` to the content of a file. Binary files are returned unchanged."""
-    return file if b"\0" in file else rename(file.decode(), old, new).encode()
+    return re.sub(rf"(?<![A-Za-z0-9])(?:{token}|{token.upper()})(?![A-Za-z0-9])", spelled, text)
 
 
 def format_code(place: Path) -> None:
@@ -267,4 +245,4 @@ def commit_all(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,10 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-
-import lit_engine
 
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATES = ROOT / "scripts" / "task_kinds"
@@ -28,23 +25,15 @@ PLACES = {
 }
 
 
-class TaskError(Exception):
-    """An error that the user can fix."""
-
-
-def main(args: Sequence[str] | None = None) -> int:
-    """Run the command. Return exit status 1 for an error that the user can fix."""
+def main() -> None:
+    """Run the command. The exit status is 1 after an error that the user can fix."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="name of the task and its files (lower-case letters, digits, underscores)")
     kinds = sorted(path.name for path in TEMPLATES.iterdir())
     parser.add_argument("--kind", required=True, choices=kinds, help="kind of the task")
-    options = parser.parse_args(args)
+    options = parser.parse_args()
     package = next((ROOT / "src").glob("*/__main__.py")).parent.name
-    try:
-        check_name(options.name, package)
-    except TaskError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    check_name(options.name, package)
     written = []
     for template in (TEMPLATES / options.kind).iterdir():
         path = Path(fill_placeholders(PLACES[template.name], options.name, package))
@@ -59,29 +48,35 @@ def main(args: Sequence[str] | None = None) -> int:
         for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), start=1):
             if re.search(r"\byours\b", line):
                 print(f"edit next:   {path}:{number}: {line.strip(' #')}")
-    return 0
 
 
-def check_name(name: str, package: str) -> None:
-    """Raise TaskError for a name that is not a valid module name or is already in use."""
+def check_spelling(name: str) -> None:
+    """Exit with an error if a name is not a valid module name."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         plain = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()).strip("_")
         hint = f"; try {plain}" if re.match(r"[a-z]", plain) else ""
-        raise TaskError(f"{name!r} is not a task name: use lower-case letters a to z, digits and underscores{hint}")
+        sys.exit(f"error: {name!r} is not a valid name: use lower-case letters a to z, digits and underscores{hint}")
     if keyword.iskeyword(name):
-        raise TaskError(f"{name} is a Python keyword: choose a different name, such as my_{name}")
+        sys.exit(f"error: {name} is a Python keyword: choose a different name, such as my_{name}")
+
+
+def check_name(name: str, package: str) -> None:
+    """Exit with an error if a name is not a valid module name or is already in use."""
+    import lit_engine  # not needed by init_project.py, which imports this module and may run without the library
+
+    check_spelling(name)
     places = [ROOT / fill_placeholders(place, name, package) for place in PLACES.values()]
     taken = [path for path in places if path.exists() or path.with_suffix("").is_dir()]
     # pytest does not allow two test files with the same name, even in different folders.
     if taken := [*taken, *(ROOT / "tests").rglob(f"test_{name}.py")]:
-        raise TaskError(f"{taken[0].relative_to(ROOT)} already exists: choose a different name")
+        sys.exit(f"error: {taken[0].relative_to(ROOT)} already exists: choose a different name")
     suffixes = "Data|Batch|Loader|Net|Classifier|Tagger|Segmenter"
     pattern = re.compile(rf"^class ({to_camel_case(name)}(?:{suffixes}))\b", re.MULTILINE | re.IGNORECASE)
     for folder in (ROOT / "src" / package, Path(lit_engine.__file__).parent):
         for path in sorted(folder.rglob("*.py")):
             if found := pattern.search(path.read_text(encoding="utf-8")):
                 place = path.relative_to(folder.parent)
-                raise TaskError(f"{place} already has a class {found[1]}: choose a different name")
+                sys.exit(f"error: {place} already has a class {found[1]}: choose a different name")
 
 
 def to_camel_case(name: str) -> str:
@@ -108,4 +103,4 @@ def format_code(paths: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

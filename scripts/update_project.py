@@ -14,38 +14,31 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from init_project import RECORD, ROOT, TemplateError, git, template_files
+from init_project import RECORD, ROOT, git, template_files
 
 
-def main(args: Sequence[str] | None = None) -> int:
-    """Run the command. Return exit status 1 after an error or a conflict, or if `--check` finds changes."""
+def main() -> int:
+    """Run the command. Return exit status 1 after a conflict, or if `--check` finds changes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("project", type=Path, help="folder of the project, without uncommitted changes")
     parser.add_argument("--check", action="store_true", help="only list changes; exit with status 1 if there are any")
-    options = parser.parse_args(args)
+    options = parser.parse_args()
     try:
         return update(options.project.resolve(), options.check)
-    except (TemplateError, OSError, tomllib.TOMLDecodeError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    except OSError as error:
+        sys.exit(f"error: {error}")
 
 
 def update(project: Path, check: bool) -> int:
     """Merge the template's changes into a project, or only list them."""
     commit = template_files()[1]
     answers = recorded(project)
-    old = commit_of(answers)
-    if not git(ROOT, "ls-tree", old, "engine"):
-        raise TemplateError(
-            f"{project} was created before the library became a package, so it cannot be updated: "
-            "create a new project with init_project.py and move your files into it"
-        )
     with tempfile.TemporaryDirectory(prefix="update-project-") as folder:
-        before = regenerate(old, answers, Path(folder, "before"), project)
+        before = regenerate(commit_of(answers), answers, Path(folder, "before"), project)
         after = regenerate(commit, answers, Path(folder, "after"), project)
         shutil.copy(project / RECORD, before)  # prevents merge conflicts in this file
         base, new = (tree(project, made, Path(folder)) for made in (before, after))
@@ -61,27 +54,27 @@ def commit_of(answers: Mapping[str, Any]) -> str:
 
     A repository created with GitHub's "Use this template" button has the same files but different commits.
     """
-    old, files = answers["commit"], answers.get("tree")
+    old, files = answers["commit"], answers["tree"]
     if git(ROOT, "rev-parse", "--verify", "--quiet", f"{old}^{{commit}}", check=False) == old:
         return old
     commits = dict(line.split() for line in git(ROOT, "log", "--all", "--format=%T %H").splitlines())
     if files not in commits:
-        raise TemplateError(f"this template has no commit {old[:12]}: run `git fetch` (or `git pull --unshallow`)")
+        sys.exit(f"error: this template has no commit {old[:12]}: run `git fetch` (or `git pull --unshallow`)")
     return commits[files]
 
 
 def recorded(project: Path) -> dict[str, Any]:
-    """Return the content of `.template.toml`. Raise TemplateError if the project has uncommitted changes."""
+    """Return the content of `.template.toml`. Exit with an error if the project has uncommitted changes."""
     answers = tomllib.loads((project / RECORD).read_text())
-    if missing := [name for name in ("commit", "name", "keep") if not answers.get(name)]:
-        raise TemplateError(
-            f"{RECORD} contains no {missing[0]}: a project created without git history cannot be updated; "
+    if not answers["commit"]:
+        sys.exit(
+            f"error: {RECORD} contains no commit: a project created without git history cannot be updated; "
             "create a new project and move your files into it"
         )
     if not (project / ".git").exists():
-        raise TemplateError(f"{project} is not the root of a git repository: run `git init` and commit first")
+        sys.exit(f"error: {project} is not the root of a git repository: run `git init` and commit first")
     if uncommitted := git(project, "status", "--porcelain"):
-        raise TemplateError(f"{project} has uncommitted changes, commit them: {uncommitted.splitlines()[0]}")
+        sys.exit(f"error: {project} has uncommitted changes, commit them: {uncommitted.splitlines()[0]}")
     return answers
 
 
@@ -96,7 +89,7 @@ def regenerate(commit: str, answers: dict[str, Any], folder: Path, project: Path
     path = os.pathsep.join([*(str(root / ".venv" / "bin") for root in (project, ROOT)), os.environ.get("PATH", "")])
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env={**os.environ, "PATH": path})
     if not (made / RECORD).exists():
-        raise TemplateError(f"cannot generate the project from commit {commit[:12]}: {done.stderr.strip()}")
+        sys.exit(f"error: cannot generate the project from commit {commit[:12]}: {done.stderr.strip()}")
     return made
 
 
@@ -126,7 +119,7 @@ def merge(project: Path, base: str, new: str, commit: str) -> int:
         conflicts -= set(stay)
     staged = [path for path in changed(project, "--cached") if path not in conflicts]
     if not conflicts and not staged:
-        raise TemplateError(f"git cannot merge into {project}: run `git cherry-pick --no-commit {child}` there")
+        sys.exit(f"error: git cannot merge into {project}: run `git cherry-pick --no-commit {child}` there")
     print(f"updated {project} to the template's commit {commit[:12]}, staged: {', '.join(staged) or 'nothing'}")
     if conflicts:
         print(

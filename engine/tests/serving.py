@@ -3,7 +3,6 @@
 import csv
 import json
 import shutil
-import signal
 from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
 from threading import Thread
@@ -29,12 +28,7 @@ def serving(lit, monkeypatch):
             raise KeyboardInterrupt
 
         monkeypatch.setattr(ThreadingHTTPServer, "serve_forever", until_asked)
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-        try:
-            result = lit("serve --port 0", *args)
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+        result = lit("serve --port 0", *args)
         assert result.status == 0, result.err
         assert result.out.endswith(" (Ctrl-C to stop)\nended\n")
         return result

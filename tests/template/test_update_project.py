@@ -130,18 +130,6 @@ def test_the_commit_of_the_template_is_found_by_its_files(both):
     assert "changed in the template: requirements.lock, vendor/lit_engine" in checked.stdout
 
 
-def test_a_project_with_a_copy_of_the_engine_is_rejected(both):
-    template, project = both
-    git(template, "mv", "engine", "elsewhere")
-    commit(template, "as it was before")
-    record, before = project / ".template.toml", git(template, "rev-parse", "HEAD")
-    git(template, "mv", "elsewhere", "engine")
-    commit(template, "the library apart")
-    record.write_text(re.sub(r'commit = "\w+"', f'commit = "{before}"', record.read_text()))
-    commit(project)
-    refused(update(template, project), "before the library became a package", "create a new project")
-
-
 def test_what_cannot_be_updated_is_said_in_one_line(both, tmp_path):
     template, project = both
     refused(update(template, tmp_path), "No such file", ".template.toml")

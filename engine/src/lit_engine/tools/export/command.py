@@ -61,24 +61,22 @@ def _export(options: argparse.Namespace, formats: list[str]) -> dict[str, Any]:
     from lit_engine.checkpoints.choose import choose_checkpoint
     from lit_engine.tools.export.files import Exporter
 
+    run = RunDir.open(options.run)
+    checkpoint = choose_checkpoint(run, options.ckpt_path)
+    print(f"checkpoint: {checkpoint}")
+    exporter = Exporter(run, checkpoint)
+    folder = options.output or run.path / "export"
     try:
-        run = RunDir.open(options.run)
-        checkpoint = choose_checkpoint(run, options.ckpt_path)
-        print(f"checkpoint: {checkpoint}")
-        exporter = Exporter(run, checkpoint)
-        folder = options.output or run.path / "export"
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as scratch:
-            notes = exporter.write(formats, Path(scratch))
-            lines: list[str] = []
-            for name, note in notes.items():
-                file = folder / name
-                replaced = "; replaces an earlier one" if file.exists() else ""
-                os.replace(Path(scratch, name), file)
-                lines.append(f"{file}: {file.stat().st_size / 1000:,.1f} kB{note}{replaced}")
-        print("\n".join(lines))  # after all files are in place, because printing fails if the pipe is closed
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UserError(f"{folder}: {error.strerror}") from error
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as scratch:
+        notes = exporter.write(formats, Path(scratch))
+        lines: list[str] = []
+        for name, note in notes.items():
+            file = folder / name
+            replaced = "; replaces an earlier one" if file.exists() else ""
+            os.replace(Path(scratch, name), file)
+            lines.append(f"{file}: {file.stat().st_size / 1000:,.1f} kB{note}{replaced}")
+    print("\n".join(lines))  # after all files are in place, because printing fails if the pipe is closed
     return {"run": run.path, "checkpoint": checkpoint, "files": [folder / name for name in notes]}

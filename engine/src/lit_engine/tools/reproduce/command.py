@@ -104,10 +104,12 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
         RunError: the data or the forked run has changed, or `fit` fails.
     """
     fork = entry["fork"]
-    source, number = Path(fork["run"]) if fork else run.path, 1
+    source = Path(fork["run"]) if fork else run.path
     folder = FOLDER / Path(os.path.abspath(source)).parent.name
-    while (again := RunDir(folder / f"{run.path.name}{f'-{number}' if number > 1 else ''}")).path.exists():
+    again, number = RunDir(folder / run.path.name), 1
+    while again.path.exists():
         number += 1
+        again = RunDir(folder / f"{run.path.name}-{number}")
     words = [str(python), "-m", current().name, "fit", f"--config={run.config_file.absolute()}"]
     words += [f"--runs_dir={FOLDER}", f"--run_name={again.path.name}"]
     if fork:

@@ -72,8 +72,11 @@ def compare_results(run: RunDir, again: RunDir) -> Outcome:
     largest: dict[str, float] = {}
     for (_, metric), value in before.items():
         largest[metric] = max(largest.get(metric, 0.0), _size(value))
-    differ = [Difference(*key, value, now[key], _relative(value, now[key], largest[key[1]]))
-              for key, value in before.items() if now.get(key, value) != value]  # fmt: skip
+    differ: list[Difference] = []
+    for (place, metric), value in before.items():
+        found = now.get((place, metric), value)
+        if found != value:
+            differ.append(Difference(place, metric, value, found, _relative(value, found, largest[metric])))
     names = sorted(path.name for path in run.checkpoints.glob("*.ckpt") if (again.checkpoints / path.name).exists())
     weights = {name: _distance(*(read(one.checkpoints / name)["state_dict"] for one in (run, again))) for name in names}
     return Outcome(differ, weights)
@@ -87,9 +90,15 @@ def _values(run: RunDir) -> dict[tuple[str, str], str]:
         found |= {(place, name): value for name, value in row.items()}
     for section in ("fit", "test"):
         found |= {(section, name): value for name, value in run.metrics().get(section, {}).items()}
-    found |= {TESTED: Path(str(found[TESTED])).name} if TESTED in found else {}
-    return {key: str(value) for key, value in found.items() if isinstance(value, int | float | str)
-            and not key[1].endswith(("seconds", "_per_second")) and not is_detail(key[1])}  # fmt: skip
+    if TESTED in found:
+        found[TESTED] = Path(str(found[TESTED])).name
+    return {
+        (place, name): str(value)
+        for (place, name), value in found.items()
+        if isinstance(value, int | float | str)
+        and not name.endswith(("seconds", "_per_second"))
+        and not is_detail(name)
+    }
 
 
 def _size(value: str) -> float:

@@ -5,10 +5,7 @@ curl --data-binary @digit.png http://127.0.0.1:8000/predict        print the pre
 """
 
 import argparse
-import contextlib
 import json
-import signal
-import socket
 import sys
 import tempfile
 import traceback
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
     from lit_engine.tools.serve.predictor import Predictor
 
 HERE = "127.0.0.1"
-MEGABYTES = 20  # maximum size of a sample in MB
 ROUTES = "the available routes are GET / and POST /predict"
 
 
@@ -39,7 +35,7 @@ def option_parser() -> argparse.ArgumentParser:
 
 
 def serve(args: Sequence[str]) -> int:
-    """Serve requests until Ctrl-C, SIGTERM or SIGHUP, and return the exit status.
+    """Serve requests until Ctrl-C, and return the exit status.
 
     Raises:
         UserError: the port is in use, or the run lacks the requested weights or cannot predict on new samples.
@@ -51,16 +47,12 @@ def serve(args: Sequence[str]) -> int:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"--port {options.port}: {reason}; --port 0 selects a free port") from error
-    # By default, these signals would kill the process, and the last sample would remain on disk.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) == signal.SIG_DFL:  # `nohup` ignores SIGHUP
-            signal.signal(number, signal.default_int_handler)
     # Unfinished requests may write files while the folder is being deleted.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, server:
         from lit_engine.tools.serve.predictor import Predictor
 
         server.predictor = Predictor(options.run, options.ckpt_path, folder)
-        server.page = server.predictor.page(MEGABYTES)
+        server.page = server.predictor.page()
         print(f"http://{HERE}:{server.server_port} (Ctrl-C to stop)", flush=True)
         try:
             server.serve_forever()
@@ -72,18 +64,8 @@ def serve(args: Sequence[str]) -> int:
 class Server(ThreadingHTTPServer):
     """An HTTP server with a predictor and a page that all requests share."""
 
-    request_queue_size = 128  # with Python's default of 5, simultaneous connections are reset
     predictor: "Predictor"
     page: str
-
-    def shutdown_request(self, request: Any) -> None:
-        """Close a connection once the client has sent everything. Closing connections earlier may lose the response."""
-        with contextlib.suppress(OSError):
-            request.shutdown(socket.SHUT_WR)
-            request.settimeout(2)  # seconds
-            while request.recv(2**16):
-                pass
-        self.close_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):  # the client disconnected
@@ -103,44 +85,39 @@ class Handler(BaseHTTPRequestHandler):
         host = self.headers.get("Host", "")
         known = host.partition(":")[0] in (HERE, "localhost") and self.headers.get("Origin") in (None, f"http://{host}")
         if not known:
-            self._refuse(403, f"only pages of http://{HERE} may send requests")
+            self.send_error(403, f"only pages of http://{HERE} may send requests")
         return known
 
     def do_GET(self) -> None:
         if self.path.partition("?")[0] == "/":
             self._send(200, self.server.page, "text/html; charset=utf-8")
         else:
-            self._refuse(404, ROUTES)
+            self.send_error(404, ROUTES)
 
     def do_POST(self) -> None:
-        length = self.headers.get("Content-Length", "")
-        size = int(length[:15]) if length.isdecimal() else 0  # Python converts at most 4,300 digits
+        sample = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.path != "/predict":
-            self._refuse(404, ROUTES)
-        elif size > MEGABYTES * 1_000_000:
-            self._refuse(413, f"the limit is {MEGABYTES} MB")
+            self.send_error(404, ROUTES)
         elif self.headers.get_content_type() == "multipart/form-data":
-            self._refuse(400, f"send only the bytes: curl --data-binary @FILE http://{self.headers['Host']}/predict")
+            self.send_error(400, f"send only the bytes: curl --data-binary @FILE http://{self.headers['Host']}/predict")
         else:
-            self._answer(self.rfile.read(size))
+            self._answer(sample)
 
     def _answer(self, sample: bytes) -> None:
         try:
             text = json.dumps(self.server.predictor.answer(sample), allow_nan=False)
         except UserError as error:
-            self._refuse(400, str(error))
+            self.send_error(400, str(error))
         except Exception as error:  # a user's task can raise any exception
             traceback.print_exc()
-            self._refuse(500, f"{type(error).__name__}: {error} (see the terminal for details)")
+            self.send_error(500, f"{type(error).__name__}: {error} (see the terminal for details)")
         else:
             self._send(200, text, "application/json")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Send the base class's errors as JSON. An unknown HTTP method causes such an error."""
-        self._refuse(code, message or HTTPStatus(code).phrase)
-
-    def _refuse(self, status: int, why: str) -> None:
-        self._send(status, json.dumps({"error": why}), "application/json")
+        """Send an error as JSON. The base class also calls this method, for example for an unknown HTTP method."""
+        error = {"error": message or HTTPStatus(code).phrase}
+        self._send(code, json.dumps(error), "application/json")
 
     def _send(self, status: int, text: str, kind: str) -> None:
         self.send_response(status)

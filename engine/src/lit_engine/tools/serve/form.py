@@ -19,12 +19,9 @@ const node = (tag, values) => Object.assign(document.createElement(tag), values)
 let asked = 0;
 async function ask(sample) {
   const mine = ++asked;
-  let found = {error: `The picture is too big: the limit is ${options.megabytes} MB.`};
-  if (sample.size <= options.megabytes * 1e6) {
-    answer.className = "busy";
-    found = await fetch("predict", {method: "POST", body: sample}).then(reply => reply.json())
-      .catch(() => ({error: "No answer: `serve` has stopped or cannot be reached."}));
-  }
+  answer.className = "busy";
+  const found = await fetch("predict", {method: "POST", body: sample}).then(reply => reply.json())
+    .catch(() => ({error: "No answer: `serve` has stopped or cannot be reached."}));
   if (mine != asked) return;
   show(...found.rows?.flatMap(shown) ?? [node("p", {textContent: found.error})]);
   const alt = "What the network sees";

@@ -30,24 +30,27 @@ class Predictor:
         UserError: the run lacks the requested weights, or cannot predict on new samples.
     """
 
+    task: Any
+    data: Any
+
     def __init__(self, run: str, checkpoint: str, folder: str) -> None:
         self.folder, opened = Path(folder), RunDir.open(run)
         file = choose_checkpoint(opened, checkpoint)
-        parts: Any = load_for_prediction(opened, file, default_root_dir=folder)  # for files written by `predict_step`
-        self.task, self.data, self.trainer = task, data, _ = parts
-        if hasattr(data, "num_workers"):
-            data.num_workers = 0  # starting processes takes longer than reading a sample
-        self.kind: Any = "text" if hasattr(task, "served") else getattr(data, "predicts_on", None)
+        # The default root directory is for files written by `predict_step`.
+        self.task, self.data, self.trainer = load_for_prediction(opened, file, default_root_dir=folder)
+        if hasattr(self.data, "num_workers"):
+            self.data.num_workers = 0  # starting processes takes longer than reading a sample
+        self.kind: Any = "text" if hasattr(self.task, "served") else getattr(self.data, "predicts_on", None)
         if self.kind is None:
-            raise UserError(f"{type(data).__name__} cannot predict on new samples: it has no `predict_from`")
+            raise UserError(f"{type(self.data).__name__} cannot predict on new samples: it has no `predict_from`")
         self.title = opened.name
-        self.about = f"{type(task).__name__}, {file.name}"
+        self.about = f"{type(self.task).__name__}, {file.name}"
         self.turn = threading.Lock()
         self.seen: str | None = None  # the image that the network received
-        task.all_probabilities = True  # for classification tasks
+        self.task.all_probabilities = True  # for classification tasks
 
-    def page(self, most: int) -> str:
-        """Return the HTML of the page. Samples may be up to `most` MB in size."""
+    def page(self) -> str:
+        """Return the HTML of the page."""
         data, images = self.data, self.kind == "images"
         channels, *sides = getattr(data, "input_shape", (0, 1))
         delimiter, columns = getattr(data, "delimiter", ","), _columns(data) if self.kind == "table" else {}
@@ -60,7 +63,7 @@ class Predictor:
 <canvas width="280" height="280" role="img" aria-label="the picture" {how}></canvas>"""
             button = "<button>Clear</button>" if draws else ""
         elif columns:
-            needed = " required" * hasattr(data, "feature_names")  # without feature_names, cells may be empty
+            needed = " required" if hasattr(data, "feature_names") else ""  # without feature_names, cells may be empty
             fields = f'<div class="fields">{"".join(_field(*column, needed) for column in columns.items())}</div>'
         elif self.kind == "text":
             fields = '<label>Text <input name="text" required autofocus></label>'
@@ -68,7 +71,6 @@ class Predictor:
             fields = "<label>Lines of a file for predict <textarea name=file rows=5 required></textarea></label>"
         targets = list(getattr(data, "target_names", ()))
         options = {
-            "megabytes": most,
             "images": "photos" if images else "chart",  # CSS class of images in answers
             "draws": draws,
             "table": bool(columns),

@@ -67,7 +67,7 @@ def sweep(args: Sequence[str]) -> int:
         _check(config, options.file, options.dry_run)
         if options.dry_run:
             return 0
-    with json_document(options.json) as document, convert_study_errors(folder, options.storage):
+    with json_document(options.json) as document, convert_study_errors("--storage" if options.storage else folder):
         study = Study(folder, config, options.seed, options.storage, options.lost_after)
         status = _report(study) if options.report else _run(study, options.workers, most)
         rows = study.rows()
@@ -99,25 +99,19 @@ def split_fit_options(parser: argparse.ArgumentParser, args: Sequence[str]) -> t
 
 
 @contextmanager
-def convert_study_errors(folder: Path, storage: str | None = None) -> Iterator[None]:
+def convert_study_errors(place: Path | str) -> Iterator[None]:
     """Convert errors from a study's folder or database to UserError."""
     from optuna.exceptions import OptunaError
-    from sqlalchemy.exc import OperationalError, SQLAlchemyError
+    from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
-    except BrokenPipeError:  # of standard output
-        raise
-    except (OptunaError, SQLAlchemyError, ImportError, OSError, RuntimeError, ValueError) as error:
+    except (OptunaError, SQLAlchemyError, ImportError, FileExistsError, NotADirectoryError) as error:
         cause = getattr(error.__cause__, "orig", None) or error.__cause__ or error
-        reason = (str(cause) or type(cause).__name__).splitlines()[0]
-        url = re.sub(r"(?<=:)[^:/@]+(?=@)", "***", storage or "")  # hides the password
-        hint = ""
+        reason = str(cause).partition("\n")[0]
         if isinstance(error, ImportError):
-            hint = f"; postgresql+psycopg://… needs pip install '{program()}[postgres]'"
-        elif isinstance(error, OperationalError) and url and not url.startswith("sqlite"):
-            hint = "; is the server running, and do the user and database exist?"
-        raise UserError(f"cannot use the study in {url or folder}: {reason}{hint}") from error
+            reason += f"; postgresql+psycopg://… needs pip install '{program()}[postgres]'"
+        raise UserError(f"cannot use the study in {place}: {reason}") from error
 
 
 def _run(study: "Study", workers: int, most: int) -> int:

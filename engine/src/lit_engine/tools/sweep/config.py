@@ -141,18 +141,18 @@ def _pruner(section: Any) -> BasePruner:
 def _command(given: Any, overrides: Sequence[str]) -> list[str]:
     """Return the part of the command that starts with `fit`. Only W&B needs the words before `fit`.
 
-    Overrides and parameter macros are moved to the end in this order, so swept values take precedence over overlays.
+    Overrides and the macro for the parameters are moved to the end in this order, so swept values take precedence over
+    overlays.
     """
     words = [str(word) for word in given] if isinstance(given, list) else []
     _need("fit" in words[1:], f"command must be a list such as [{program()}, fit, ...], got {given}")
     words = words[words.index("fit") :]
     macros = [word for word in words if word.startswith("${")]
-    known = {ARGUMENTS_FILE, "${args_json}", "${args}"}
-    right = bool(macros) and known.issuperset(macros)
-    _need(right, f"the command must end with --config {ARGUMENTS_FILE}, got the macros {macros}")
-    first, after = words.index(macros[0]), len(words) - words[::-1].index(macros[-1])
-    first -= words[first - 1] in ("-c", CONFIG)
-    return [*words[:first], *words[after:], *overrides, *words[first:after]]
+    is_supported = len(macros) == 1 and macros[0] in (ARGUMENTS_FILE, "${args_json}", "${args}")
+    _need(is_supported, f"the command must end with --config {ARGUMENTS_FILE}, got the macros {macros}")
+    place = words.index(macros[0])
+    start = place - 1 if words[place - 1] in ("-c", CONFIG) else place
+    return [*words[:start], *words[place + 1 :], *overrides, *words[start : place + 1]]
 
 
 def _key(option: str) -> str:

@@ -141,9 +141,8 @@ def _plan(study: "Study", name: str, points: dict[str, dict[str, int]]) -> int:
     with study.lock:
         trials = {trial.run.name: trial for trial in study.rows()}
         todo = [(one.number, run, one.values) for run, one in trials.items() if one.state == "failed"]
-        todo += [
-            (n, run, points[run]) for n, run in enumerate((run for run in points if run not in trials), len(trials))
-        ]
+        missing = [run for run in points if run not in trials]
+        todo += [(number, run, points[run]) for number, run in enumerate(missing, start=len(trials))]
         for number, run, values in todo:
             study.connect().enqueue_trial({}, {"number": number, "run": f"{name}/{run}", "values": values})
         return sum(trial.state != "finished" for trial in study.rows())

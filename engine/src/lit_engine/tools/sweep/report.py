@@ -88,13 +88,13 @@ def page_of(study: Study, rows: Sequence[Trial]) -> str:
 
 def plots(study: Study, good: Sequence[Trial]) -> list[str]:
     """Plot the best value so far, each trial's metric and the metric by parameter. `good` is sorted by trial number."""
-    metric, better = study.config.metric, max if study.config.maximize else min
-    best = [(row.number, better(other.value for other in good[: n + 1])) for n, row in enumerate(good)]
+    metric, values = study.config.metric, [row.value for row in good]
+    best = [(row.number, study.config.best(values[: n + 1])) for n, row in enumerate(good)]
 
     def trials(xs: Iterable[float]) -> list[Series]:
         return [Series(1, f"trial {row.number}", [(x, row.value)], dots=True) for x, row in zip(xs, good, strict=True)]
 
-    of_loss = strip_stage(metric).endswith("loss") and min(row.value for row in good) > 0  # use a logarithmic axis
+    of_loss = strip_stage(metric).endswith("loss") and min(values) > 0  # use a logarithmic axis
     by_number = [Series(0, "best so far", best), *trials(row.number for row in good)]
     drawn = [chart(metric, "trial", by_number, (False, of_loss))]
     parameters = study.config.parameters

@@ -117,11 +117,9 @@ class Workers:
             hint = did_you_mean(metric, logged)
             raise UserError(f"{title} did not log {metric}{hint} (logged: {', '.join(logged)})")
         if not values or (status and not pruned):
-            printed = log.read_bytes()[start:].decode(errors="replace").strip().splitlines()
-            known = [line.removeprefix("error: ") for line in printed if line.startswith("error: ")]
-            error = (known or [f"exit status {status}: {''.join(printed[-1:])}"])[-1]
+            printed = log.read_bytes()[start:].decode(errors="replace")
+            error = _explain_status(status, printed) if status else f"{metric} was never finite"
             error = "killed twice, possibly because memory ran out" if killed else error
-            error = error if status else f"{metric} was never finite"
             trial.set_user_attr("error", error)
             print(f"{title} failed: {error} ({log})", flush=True)
             raise TrialEnded
@@ -189,6 +187,13 @@ class Workers:
 def format_title(run: RunDir) -> str:
     """Return the title of a run, such as `trial 1` for `trial-0001`."""
     return re.sub(r"-0*(?=\d)|-", " ", run.path.name)
+
+
+def _explain_status(status: int, printed: str) -> str:
+    """Return the last error message that a failed `fit` has printed, or else its exit status and its last line."""
+    lines = printed.strip().splitlines() or [""]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return errors[-1] if errors else f"exit status {status}: {lines[-1]}"
 
 
 def _continue_later(trial: optuna.Trial) -> None:
