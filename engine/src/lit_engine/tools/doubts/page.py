@@ -1,12 +1,9 @@
 """Builds the HTML page that `doubts` writes. Images are shown in galleries, and all other data in tables."""
 
-import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from PIL import Image
 
 from lit_engine.tools.doubts.command import REASONS
 from lit_engine.tools.doubts.samples import Samples
@@ -63,17 +60,11 @@ def _cell(value: Any) -> Cell:
 
 
 def _gallery(images: dict[tuple[int, int], bytes], rows: Sequence[dict[str, Any]], size: int) -> str:
-    """Return a gallery that shows the images of `size` consecutive rows side by side."""
+    """Return a gallery whose figures show the images of `size` consecutive rows."""
     figures = []
     for start in range(0, len(rows), size):
         group = rows[start : start + size]
         captions = ["\n".join([*(f"{name}: {row[name]}" for name in ("label", "suggestion", "line") if row[name]),
                                *([Path(row["file"]).name] if "file" in row else [])]) for row in group]  # fmt: skip
-        pictures = [Image.open(io.BytesIO(images[row["fold"], row["index"]])) for row in group]
-        width, height = pictures[0].size
-        both, buffer = Image.new("RGBA", (size * width + (size - 1) * (width // 16 + 1), height)), io.BytesIO()
-        for place, picture in enumerate(pictures):
-            both.paste(picture, (place * (width + width // 16 + 1), 0))
-        both.save(buffer, "png")
-        figures.append((buffer.getvalue(), "\n\n".join(captions)))
+        figures.append(([images[row["fold"], row["index"]] for row in group], "\n\n".join(captions)))
     return samples(figures)

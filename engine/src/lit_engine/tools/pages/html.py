@@ -68,6 +68,7 @@ figcaption { color: var(--soft); font-size: .85rem; padding: .3rem .7rem; positi
 div.samples { display: flex; flex-wrap: wrap; gap: .8rem; margin: .5rem 0; }
 div.samples figure { flex: 0 0 8rem; } div.samples img { image-rendering: pixelated; min-width: 0; }
 div.samples figcaption { white-space: pre-line; }
+div.samples figure > div { display: flex; align-items: start; gap: 6%; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; margin: .5rem 0; }
 dt { color: var(--soft); } dd { margin: 0; } summary { cursor: pointer; }
 pre { background: var(--band); border-radius: 6px; padding: .7rem; white-space: pre-wrap; font-size: .85rem; }
@@ -165,14 +166,13 @@ def _render_file(file: Path, folder: Path) -> tuple[str, str]:
     return kind, f'<figure tabindex="0" style="--width: {width}px">{shown}{caption}</figure>'
 
 
-def samples(images: Iterable[tuple[bytes, str]]) -> str:
-    """Return small images side by side. Each is given as PNG data and a caption of one or more lines."""
-    shown = "".join(
-        f'<figure><img alt="{escape(caption)}" src="{embed_png(image)}">'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
-        for image, caption in images
-    )
-    return f'<div class="samples">{shown}</div>'
+def samples(entries: Iterable[tuple[Sequence[bytes], str]]) -> str:
+    """Return small figures side by side. Each has one or more PNG images and a caption of one or more lines."""
+    shown = []
+    for images, caption in entries:
+        pictures = "".join(f'<img alt="{escape(caption)}" src="{embed_png(image)}">' for image in images)
+        shown.append(f"<figure><div>{pictures}</div><figcaption>{escape(caption)}</figcaption></figure>")
+    return f'<div class="samples">{"".join(shown)}</div>'
 
 
 def paragraph(text: str, soft: bool = False) -> str:

@@ -218,7 +218,7 @@ def _gallery(tables: Sequence[Table], shown: Sequence[int], images: dict[int, by
         for what, row, column in (("true", a, "target"), (labels[0], a, "prediction"), (labels[1], b, "prediction")):
             words += [f"{what}: {names.get(row[column], row[column])}"] if column in row else []
         captions.append("\n".join(words))
-    return samples([(images[index], caption) for index, caption in zip(shown, captions, strict=True)])
+    return samples([([images[index]], caption) for index, caption in zip(shown, captions, strict=True)])
 
 
 def load_images(run: Path, indices: Sequence[int]) -> dict[int, bytes]:
