@@ -21,7 +21,7 @@ from lit_engine.callbacks.drawing import CHART
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Cell = str | tuple[str, float | None]  # the displayed text, optionally with a sort key
+Cell = str | tuple[str, float | None]  # the displayed text. Numeric columns add a sort key, or None for blank cells.
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1c2128; --soft: #59636e; --line: #d8dee4; --back: #fff; --band: #f3f5f7;
@@ -63,7 +63,7 @@ details { margin: .5rem 0; } figure a { cursor: zoom-in; }
 div.figures { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; margin: .8rem 0; }
 figure { margin: 0; flex: 1 1 calc(.55 * var(--width)); max-width: min(100%, .75 * var(--width)); overflow-x: auto;
   border: 1px solid var(--line); border-radius: 6px; box-sizing: border-box; }
-figure img { width: 100%; }
+figure img { width: 100%; } figure:has(img.sheet) { order: -1; }
 figcaption { color: var(--soft); font-size: .85rem; padding: .3rem .7rem; position: sticky; left: 0; }
 div.samples { display: flex; flex-wrap: wrap; gap: .8rem; margin: .5rem 0; }
 div.samples figure { flex: 0 0 8rem; } div.samples img { image-rendering: pixelated; min-width: 0; }
@@ -115,13 +115,17 @@ def link(text: str, file: Path, folder: Path) -> str:
 
 def heading(text: str, level: int = 2, within: str = "") -> str:
     """Return a heading that links to itself. For subsections, `within` is the title of the section."""
-    anchor = re.sub(r"\W+", "-", f"{within} {text}".strip().lower())
+    anchor = _anchor(f"{within} {text}")
     return f'<h{level} id="{anchor}"><a href="#{anchor}">{escape(text)}</a></h{level}>'
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"\W+", "-", title.strip().lower())
 
 
 def contents(titles: Iterable[str]) -> str:
     """Return a line of links to sections."""
-    links = (re.sub(r"<h2 id=.*?>|</h2>", "", heading(title)) for title in titles)
+    links = (f'<a href="#{_anchor(title)}">{escape(title)}</a>' for title in titles)
     return f"<nav>{' · '.join(links)}</nav>"
 
 
@@ -146,24 +150,20 @@ def figures(files: Iterable[Path], folder: Path) -> str:
 
     The page is in `folder`. Clicking a figure opens its file.
     """
-    shown = sorted(
-        (_render_file(file, folder) for file in files), key=lambda kind_and_text: kind_and_text[0] != "sheet"
-    )
-    return f'<div class="figures">{"".join(text for _, text in shown)}</div>'
+    return f'<div class="figures">{"".join(_render_file(file, folder) for file in files)}</div>'
 
 
-def _render_file(file: Path, folder: Path) -> tuple[str, str]:
-    """Return the CSS class and the HTML of an image."""
+def _render_file(file: Path, folder: Path) -> str:
+    """Return an image with its caption. Charts have the CSS class `sheet`."""
     from PIL import Image
 
+    name = file.stem.replace("_", " ")
     with Image.open(file) as image:
         kind, width = "sheet" if image.info.get("Description") == CHART else "photos", image.width
-        caption = escape(image.info.get("Comment") or file.stem.replace("_", " "))
-    name = escape(file.stem.replace("_", " "))
-    shown = f'<img class="{kind}" alt="{name}" src="{embed_png(file.read_bytes())}">'
-    shown = link(Html(shown), file, folder)
-    caption = f"<figcaption>{caption}</figcaption>"
-    return kind, f'<figure tabindex="0" style="--width: {width}px">{shown}{caption}</figure>'
+        caption = escape(image.info.get("Comment") or name)
+    shown = Html(f'<img class="{kind}" alt="{escape(name)}" src="{embed_png(file.read_bytes())}">')
+    inside = f"{link(shown, file, folder)}<figcaption>{caption}</figcaption>"
+    return f'<figure tabindex="0" style="--width: {width}px">{inside}</figure>'
 
 
 def samples(entries: Iterable[tuple[Sequence[bytes], str]]) -> str:
@@ -193,6 +193,11 @@ def table(names: Sequence[str], rows: Iterable[Sequence[Cell]], row_classes: Seq
     kinds = [f' class="{kind}"' for kind in row_classes] or [""] * len(lines)
     body = "\n".join(f"<tr{kind}>{line}</tr>" for kind, line in zip(kinds, lines, strict=True))
     return f'<div class="table"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
+
+
+def text_of(cell: Cell) -> str:
+    """Return the displayed text of a cell."""
+    return cell if isinstance(cell, str) else cell[0]
 
 
 def _render_cell(cell: Cell, kind: str) -> str:

@@ -296,8 +296,7 @@ def render_card(run: Run) -> str:
     if kind != "other":
         metadata["pipeline_tag"] = kind
     names, rows = _numbers(run, sections)
-    lines = [[cell if isinstance(cell, str) else cell[0] for cell in row] for row in rows]
-    shown = [names, ["---", *("---:" for _ in names[1:])], *lines]
+    shown = [names, ["---", *("---:" for _ in names[1:])], *(map(html.text_of, row) for row in rows)]
     return "\n\n".join((
         f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---",
         f"<!-- {program()} {MARK}",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lit_engine.run.directory import csv_text
-from lit_engine.tools.pages.html import Cell
+from lit_engine.tools.pages.html import Cell, text_of
 from lit_engine.tools.runs.differences import CLASS, COUNT, Comparison, Row, count_states, mean_sd
 
 
@@ -25,12 +25,11 @@ class Column(NamedTuple):
 
     def is_constant(self) -> bool:
         """Return whether there are at least two rows and all have the same value. Such a column is redundant."""
-        texts = [cell if isinstance(cell, str) else cell[0] for cell in self.cells]
-        return len(texts) > 1 and len(set(texts)) == 1
+        return len(self.cells) > 1 and len({*map(text_of, self.cells)}) == 1
 
     def lines(self) -> list[str]:
         """Return the name and the cells, padded to equal width. Numeric columns are right-aligned."""
-        texts = [self.short or self.name, *(cell if isinstance(cell, str) else cell[0] for cell in self.cells)]
+        texts = [self.short or self.name, *map(text_of, self.cells)]
         side = "<" if all(isinstance(cell, str) for cell in self.cells) else ">"
         return [f"{text:{side}{max(map(len, texts))}}" for text in texts]
 
