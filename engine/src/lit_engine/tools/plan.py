@@ -65,13 +65,10 @@ class Meter(Callback):
     """A callback that times the third of three short epochs, starting after the last step of the second epoch.
 
     The step duration in the first epoch determines how many steps the other epochs have.
-
-    Args:
-        is_brief: stop after the first epoch, which is enough to check that a micro-batch fits in memory.
     """
 
-    def __init__(self, is_brief: bool) -> None:
-        self.is_brief, self.fits, self.length, self.peak = is_brief, True, dict[str, int](), dict[str, int]()
+    def __init__(self) -> None:
+        self.fits, self.length, self.peak = True, dict[str, int](), dict[str, int]()
         # The duration of a step, and the overheads before the first epoch, between epochs and at the end, in seconds.
         self.step = self.starting = self.between = self.ending = 0.0
         self.samples = 0.0  # samples (or tokens) per step
@@ -97,8 +94,6 @@ class Meter(Callback):
         self.watts += power(trainer.strategy.root_device)
         if not trainer.is_last_batch:
             return
-        if self.is_brief:
-            raise PlanDone
         first, last = self._ends[0], self._ends[-1]
         self.step = (last - first) / max(len(self._ends) - 1, 1)
         self.between = first - self.step - self._last - self._validated
@@ -173,7 +168,7 @@ def plan(session: Session) -> None:
             changes |= {"data.batch_size": step // number} if size else {}
             other = Session(session.project, [*session.args, *(f"--{name}={value}" for name, value in changes.items())])
             try:
-                found = attempt(other, is_brief=meter.fits)
+                found = attempt(other)
             finally:
                 other.close(0)
             if found.fits:
@@ -188,14 +183,14 @@ def plan(session: Session) -> None:
         print_once("\n".join(_lines(document)))
 
 
-def attempt(session: Session, is_brief: bool = False) -> Meter:
-    """Train for three short epochs in a new run (one epoch if `is_brief`). Stop early if memory runs out."""
+def attempt(session: Session) -> Meter:
+    """Train for three short epochs in a new run. Stop early if memory runs out."""
     trainer, model, datamodule = session.prepare()
     device, every = trainer.strategy.root_device, trainer.check_val_every_n_epoch
     if isinstance(model, Task):
         model.schedules = []  # schedules depend on the length of the actual run
     skip_sanity_check(trainer)
-    callbacks, count, meter = trainer.callbacks, Count(every), Meter(is_brief)  # type: ignore[attr-defined]
+    callbacks, count, meter = trainer.callbacks, Count(every), Meter()  # type: ignore[attr-defined]
     loggers = [one for one in trainer.loggers if isinstance(one, MetricsCSV)]
     reconfigure(trainer, callbacks=[count], loggers=[], check_val_every_n_epoch=every and 1)
     with suppress(PlanDone):
@@ -210,8 +205,7 @@ def attempt(session: Session, is_brief: bool = False) -> Meter:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     try:
-        with suppress(PlanDone):
-            trainer.fit(model, datamodule=datamodule)
+        trainer.fit(model, datamodule=datamodule)
     except Exception as error:
         if trainer.world_size > 1 or not is_out_of_memory(error):
             raise
