@@ -38,7 +38,7 @@ def columns_of(found: Comparison, rows: Sequence[Row], keys: Sequence[str]) -> l
     """Return the columns of the table (label, state, options, other differences, metrics and duration)."""
     grouped = any(row.grouped for row in rows)
     count = [(str(len(row.counted)), len(row.counted)) for row in rows]
-    first = Column("n", count) if grouped else Column("run", names_of(rows))
+    first = Column("n", count) if grouped else Column("run", names_of([row.runs[0].path for row in rows]))
     options, metrics = [], []
     for rank, (key, short) in enumerate(zip(keys, short_names(keys), strict=True)):
         values = [row.runs[0].options.get(key) for row in rows]
@@ -96,9 +96,8 @@ def as_csv(columns: Sequence[Column]) -> str:
     return csv_text([dict(zip(whole, line, strict=True)) for line in lines], list(whole))
 
 
-def names_of(rows: Sequence[Row]) -> list[str]:
-    """Return the paths of single runs relative to their common folder."""
-    paths = [row.runs[0].path for row in rows]
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """Return the paths of runs relative to their common folder."""
     base = find_common_folder(paths)
     return [os.path.relpath(path.resolve(), base) for path in paths]
 
@@ -106,7 +105,7 @@ def names_of(rows: Sequence[Row]) -> list[str]:
 def labels(found: Comparison, rows: Sequence[Row]) -> list[str]:
     """Return legend labels for rows. Single runs get their paths, and groups get the options that differ."""
     if not found.over:
-        return names_of(rows)
+        return names_of([row.runs[0].path for row in rows])
     named = zip(short_names(found.keys), [_options(rows, key) for key in found.keys], strict=True)
     columns = [[f"{name} {cell}" for cell in cells] for name, cells in named]
     return [", ".join(words) for words in zip(*columns, strict=True)] or ["all" for _ in rows]

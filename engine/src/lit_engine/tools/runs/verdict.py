@@ -17,7 +17,7 @@ from lit_engine.project import program
 from lit_engine.run.directory import RunDir
 from lit_engine.run.metric_names import get_stage, recorded_name, strip_stage
 from lit_engine.tools.pages.html import Cell, heading, page, paragraph, samples, table
-from lit_engine.tools.runs.columns import number
+from lit_engine.tools.runs.columns import names_of, number
 from lit_engine.tools.runs.reading import Run, lower_is_better, read_runs
 from lit_engine.tools.runs.samples import Table, check_same_samples, samples_of
 from lit_engine.tools.runs.significance import LEVEL, PERMUTED, Outcome, holm, paired_runs
@@ -190,18 +190,11 @@ def render_page(found: Sequence[Finding], footer: str) -> str:
 def _rows(tables: Sequence[Table], shown: Sequence[int]) -> str:
     """Return a table of predictions for some samples. If the models differ in a column, both columns are shown."""
     columns: dict[str, list[Cell]] = {}
-    labels = _labels(tables)
+    labels = names_of([one.run.path for one in tables])
     for name in [name for name in tables[0].names if name in tables[1].names and name not in ("rank", "class_name")]:
         a, b = ([_cell(one.rows[index][name]) for index in shown] for one in tables)
         columns |= {name: a} if a == b else {f"{name} ({labels[0]})": a, f"{name} ({labels[1]})": b}
     return table([*columns], zip(*columns.values(), strict=True))
-
-
-def _labels(tables: Sequence[Table]) -> tuple[str, str]:
-    """Return labels for two runs. They are the shortest trailing parts of the paths that differ."""
-    a, b = (one.run.path.parts for one in tables)
-    same = next((n for n in range(min(len(a), len(b))) if a[-1 - n] != b[-1 - n]), max(len(a), len(b)))
-    return "/".join(a[-1 - same :]), "/".join(b[-1 - same :])
 
 
 def _cell(value: Any) -> Cell:
@@ -211,7 +204,7 @@ def _cell(value: Any) -> Cell:
 def _gallery(tables: Sequence[Table], shown: Sequence[int], images: dict[int, bytes]) -> str:
     """Return the images of some samples with the true and predicted classes."""
     names = {row["prediction"]: row["class_name"] for t in tables for row in t.rows.values() if "class_name" in row}
-    captions, labels = [], _labels(tables)
+    captions, labels = [], names_of([one.run.path for one in tables])
     for index in shown:
         a, b = (one.rows[index] for one in tables)
         words = [f"index {index}"]
