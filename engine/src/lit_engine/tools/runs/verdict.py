@@ -83,8 +83,14 @@ def find_all(names: Sequence[str], metrics: Sequence[str]) -> list[Finding]:
     if len(names) < 2:
         raise UserError(f"--test needs two runs or folders of runs: {program()} compare A B --test {metrics[0]}")
     first, *others = ((name, read_runs([name])) for name in names)
-    found = [_by_samples(metric, first[1][0], other[1][0]) if len(first[1]) == len(other[1]) == 1 else
-             _by_runs(metric, first, other) for other in others for metric in metrics]  # fmt: skip
+    found = []
+    for other in others:
+        are_single_runs = len(first[1]) == len(other[1]) == 1
+        for metric in metrics:
+            if are_single_runs:
+                found.append(_by_samples(metric, first[1][0], other[1][0]))
+            else:
+                found.append(_by_runs(metric, first, other))
     adjusted = holm([one.outcome.p for one in found])
     return [replace(one, adjusted=p) for one, p in zip(found, adjusted, strict=True)]
 
@@ -114,15 +120,7 @@ def _by_samples(metric: str, a: Run, b: Run) -> Finding:
 def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) -> Finding:
     """Compare two groups, pairing runs with the same seed and fold. Runs with the same fold are averaged."""
     notes: list[str] = []
-    groups: list[dict[Any, Run]] = []
-    for name, runs in (a, b):
-        groups.append({})
-        for run in runs:
-            key = run.options.get("data.fold"), run.options.get("seed_everything")
-            if run.state != "finished":
-                notes.append(f"left out: {run.path} ({run.state})")
-            elif groups[-1].setdefault(key, run) is not run:
-                raise UserError(f"{name} has several runs with seed {key[1]}: --test needs one run for each seed")
+    groups = [_by_fold_and_seed(name, runs, notes) for name, runs in (a, b)]
     keys = [key for key in groups[0] if key in groups[1]]
     if len(keys) < 2:
         seeds = [", ".join(str(seed) for _, seed in group) or "none" for group in groups]
@@ -131,8 +129,8 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
                         f"add runs with `{program()} repeat CONFIG --seeds 1 2 3 4 5 6 --dir DIR`")  # fmt: skip
     if unpaired := [run.path for group in groups for key, run in group.items() if key not in keys]:
         notes.append(f"ignored {first_of(unpaired)}: the other group has no run with the same seed or fold")
-    values: dict[Any, list[tuple[float, float]]] = {}
     is_folds = len({fold for fold, _ in keys}) > 1
+    values: dict[Any, list[tuple[float, float]]] = {}
     for key in keys:
         one, other = groups[0][key], groups[1][key]
         sets = [(run.options.get("data"), run.metrics.get("test/samples")) for run in (one, other)]
@@ -142,17 +140,34 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
         if not np.isfinite(pair).all():
             raise UserError(f"{metric} must be finite: it is {pair[0]} in {one.path} and {pair[1]} in {other.path}")
         values.setdefault(key[0] if is_folds else key, []).append(pair)
-    means = np.array([np.mean(pairs, axis=0) for pairs in values.values()])
-    overlap = None
-    if is_folds:
-        # The last epoch may be incomplete.
-        known = {unit: [*one.curve(f"train/{unit}", "step").values()] for unit in ("tokens", "pixels", "samples")}
-        sizes = [(one.metrics.get(f"test/{unit}"), max(counts, default=0)) for unit, counts in known.items()]
-        overlap = next((test / train for test, train in sizes if test and train), 1 / (len(values) - 1))
-    elif len(keys) < PERMUTED:
+    if not is_folds and len(keys) < PERMUTED:
         notes.append(f"with at least {PERMUTED} seeds, a permutation test is used, which does not assume normality")
+    means = np.array([np.mean(pairs, axis=0) for pairs in values.values()])
+    overlap = (_overlap(one) or 1 / (len(values) - 1)) if is_folds else None
     outcome, name = paired_runs(means[:, 0], means[:, 1], overlap), _recorded(metric, one)
     return Finding(name, a[0], b[0], outcome, "folds" if is_folds else "seeds", lower_is_better(one, name), notes)
+
+
+def _by_fold_and_seed(name: str, runs: list[Run], notes: list[str]) -> dict[tuple[Any, Any], Run]:
+    """Return the finished runs of a group, keyed by fold and seed. The other runs are added to the notes."""
+    found: dict[tuple[Any, Any], Run] = {}
+    for run in runs:
+        key = run.options.get("data.fold"), run.options.get("seed_everything")
+        if run.state != "finished":
+            notes.append(f"left out: {run.path} ({run.state})")
+        elif found.setdefault(key, run) is not run:
+            raise UserError(f"{name} has several runs with seed {key[1]}: --test needs one run for each seed")
+    return found
+
+
+def _overlap(run: Run) -> float | None:
+    """Return the ratio of test samples (or tokens, or pixels) to training samples, or None if it is unknown."""
+    for unit in ("tokens", "pixels", "samples"):
+        test = run.metrics.get(f"test/{unit}")
+        train = max(run.curve(f"train/{unit}", "step").values(), default=0)  # the last epoch may be incomplete
+        if test and train:
+            return test / train
+    return None
 
 
 def _recorded(metric: str, run: Run) -> str:
@@ -172,16 +187,16 @@ def render_page(found: Sequence[Finding], footer: str) -> str:
     for one in found:
         section = f"{one.metric}: {one.b} compared with {one.a}"
         parts += [heading(section), *map(paragraph, one.lines())]
-        rows = [(one.won, "Won"), (one.lost, "Lost")] if one.tables else []
-        if (samples_of_one := (one.b, one.won, one.lost)) in shown_before:  # metrics may share samples
+        changed = (one.b, one.won, one.lost)
+        if not one.tables or changed in shown_before:  # metrics may share samples
             continue
-        shown_before.append(samples_of_one)
-        is_of_classes = one.tables and "source" not in one.tables[0].names and one.metric in ("accuracy", "f1", "iou")
-        wanted = [i for places, _ in rows for i in places[:SHOWN]]
-        images = load_images(one.tables[1].run.path, wanted) if is_of_classes and wanted else {}
-        for places, title in rows:
-            if shown := places[:SHOWN]:
-                count = f"{len(shown)} of {len(places):,}" if len(shown) < len(places) else str(len(places))
+        shown_before.append(changed)
+        has_classes = "source" not in one.tables[0].names and one.metric in ("accuracy", "f1", "iou")
+        wanted = [*one.won[:SHOWN], *one.lost[:SHOWN]]
+        images = load_images(one.tables[1].run.path, wanted) if has_classes and wanted else {}
+        for title, indices in (("Won", one.won), ("Lost", one.lost)):
+            if shown := indices[:SHOWN]:
+                count = f"{len(shown)} of {len(indices):,}" if len(shown) < len(indices) else str(len(indices))
                 parts.append(heading(f"{title}: {count}", 3, section))
                 parts.append(_gallery(one.tables, shown, images) if images else _rows(one.tables, shown))
     return page(f"Is {found[0].b} better?" if len(found) == 1 else f"Compared with {found[0].a}", parts, footer)
