@@ -106,11 +106,15 @@ class Html(str):
     """A string that is already HTML and must not be escaped."""
 
 
+def escaped(text: str) -> Html:
+    """Escape a string, unless it is already HTML."""
+    return text if isinstance(text, Html) else Html(escape(text))
+
+
 def link(text: str, file: Path, folder: Path) -> str:
     """Return a link from a page in `folder` to a file, or plain text if the file does not exist."""
     address = quote(os.path.relpath(file, folder))
-    shown = text if isinstance(text, Html) else escape(text)
-    return Html(f'<a href="{escape(address)}">{shown}</a>') if file.exists() else text
+    return Html(f'<a href="{escape(address)}">{escaped(text)}</a>') if file.exists() else text
 
 
 def heading(text: str, level: int = 2, within: str = "") -> str:
@@ -204,7 +208,7 @@ def _render_cell(cell: Cell, kind: str) -> str:
     text, key = cell if isinstance(cell, tuple) else (cell, None)
     kind = kind or (' class="long"' if len(text) > 60 and not isinstance(text, Html) else "")
     data = "" if key is None else f' data-key="{"" if math.isnan(key) else key}"'
-    return f"<td{kind}{data}>{text if isinstance(text, Html) else escape(text)}</td>"
+    return f"<td{kind}{data}>{escaped(text)}</td>"
 
 
 def picture(figure: Figure, what: str) -> str:

@@ -93,9 +93,10 @@ class Comparison:
         self.over = [_full_name(key.replace(".init_args", ""), options, differing) for key in over]
         _known("option", self.over, options)
         known = dict.fromkeys(name for run in runs for name in run.metrics)
-        named = {name: [n for n in known if n == name or (strip_stage(n) == name and get_stage(n) != "train")] or [name]
-                 for name in chosen}  # fmt: skip
-        self.chosen = [name for names in named.values() for name in names]
+        self.chosen: list[str] = []
+        for name in chosen:
+            matching = [n for n in known if n == name or (strip_stage(n) == name and get_stage(n) != "train")]
+            self.chosen += matching or [name]
         _known("metric", self.chosen, known)
         keys = [key for key in differing if key not in self.over]
         groups: dict[Any, list[Run]] = {}
@@ -125,8 +126,8 @@ class Comparison:
             return self.given
         sign = -1 if next(run for run in self.runs if run.monitor).maximize else 1
         values = [sign * row.metric(self.monitors[0])[0] for row in self.given]
-        order = sorted(range(len(values)), key=lambda place: math.inf if math.isnan(values[place]) else values[place])
-        return [self.given[place] for place in order]
+        ranks = [math.inf if math.isnan(value) else value for value in values]
+        return [row for _, row in sorted(zip(ranks, self.given, strict=True), key=lambda pair: pair[0])]
 
     def notes(self) -> list[str]:
         """Return a summary of the runs' states and the caveats that apply to the table."""
