@@ -61,8 +61,8 @@ def render_page(run: Run) -> str:
         drawn = [file for file in drawn if file not in found]
         samples = run.path / "predictions" / f"{split}_samples.json"
         curves = [] if split else _curves(run, {file.stem for file in found})
-        drawings = [*curves, html.figures(found, run.path)] if found else [*curves]
-        parts[title] = [*drawings, *_classes(sections.get(section, {}), title), *_samples(samples, title)]
+        parts[title] = [*curves, *([html.figures(found, run.path)] if found else [])]
+        parts[title] += [*_classes(sections.get(section, {}), title), *_samples(samples, title)]
     changed = [
         (key, "not set" if before is None else str(before), str(now))
         for entry in entries
@@ -108,10 +108,13 @@ def _without_defaults(value: Any) -> Any:
     value = {name: _without_defaults(one) for name, one in value.items()}
     if str(value.get("class_path")).partition(".")[0] in sys.modules:
         with suppress(ImportError, AttributeError, ValueError):  # the class has moved or has no signature
-            kinds = reversed(resolve_name(value["class_path"]).__mro__)
-            known = {n: one.default for kind in kinds for n, one in signature(kind.__init__).parameters.items()}
-            given = value.get("init_args", {}).items()
-            value["init_args"] = {n: v for n, v in given if v != (list(d) if type(d := known.get(n)) is tuple else d)}
+            defaults: dict[str, Any] = {}
+            for kind in reversed(resolve_name(value["class_path"]).__mro__):
+                for name, parameter in signature(kind.__init__).parameters.items():
+                    default = parameter.default
+                    defaults[name] = list(default) if isinstance(default, tuple) else default
+            given = value.get("init_args", {})
+            value["init_args"] = {name: one for name, one in given.items() if one != defaults.get(name)}
     return value
 
 
