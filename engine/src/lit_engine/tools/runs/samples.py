@@ -45,7 +45,10 @@ class Samples:
             raise UserError("--test: the metric is undefined for these samples, like R² of a constant target")
 
     def outcome(self) -> Outcome:
-        return mcnemar(*self.values) if self.is_binary else resample(*self.stats, self.score)
+        if self.is_binary:
+            return mcnemar(*self.values)
+        a, b = self.stats
+        return resample(a, b, self.score)
 
 
 class Table:
@@ -222,8 +225,9 @@ def _texts(kind: str, a: Table, b: Table) -> Samples:
     signature = dict(pair.split(":", 1) for pair in signatures.get(kind, "").split("|") if pair)
     lowercase = signature.get("case") == "lc"
     if kind == "bleu":
-        options = {"lowercase": lowercase, "force": True, "tokenize": signature.get("tok")}
-        corpus, single = BLEU(**options), BLEU(**options, effective_order=True)
+        tokenize = signature.get("tok")
+        corpus: Any = BLEU(lowercase, force=True, tokenize=tokenize)
+        single: Any = BLEU(lowercase, force=True, tokenize=tokenize, effective_order=True)
     else:
         corpus = single = CHRF(word_order=int(signature.get("nw", 0)), lowercase=lowercase)
     # One list for the first references of all samples, one for the second references, and so on.
