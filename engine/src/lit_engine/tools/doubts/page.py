@@ -7,7 +7,8 @@ from typing import Any
 
 from lit_engine.tools.doubts.command import REASONS
 from lit_engine.tools.doubts.samples import Samples
-from lit_engine.tools.pages.html import Cell, heading, page, paragraph, samples, table
+from lit_engine.tools.pages.html import heading, page, paragraph, samples, table
+from lit_engine.tools.runs.columns import cell_of
 from lit_engine.tools.runs.verdict import load_images
 
 SHOWN = 60  # maximum number of samples or pairs in each section
@@ -51,12 +52,7 @@ def _images(found: Samples, rows: Sequence[dict[str, Any]]) -> dict[tuple[int, i
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
     names = [name for name in rows[0] if name != "reason" and any(row[name] != "" for row in rows)]
-    return table(names, [[_cell(row[name]) for name in names] for row in rows])
-
-
-def _cell(value: Any) -> Cell:
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return (text, value) if isinstance(value, float | int) else text
+    return table(names, [[cell_of(row[name]) for name in names] for row in rows])
 
 
 def _gallery(images: dict[tuple[int, int], bytes], rows: Sequence[dict[str, Any]], size: int) -> str:

@@ -137,6 +137,13 @@ def number(value: float, sd: float = math.nan) -> str:
     return f"{value:{form}}" + ("" if math.isnan(sd) else f" ± {sd:{form}}")
 
 
+def cell_of(value: Any) -> Cell:
+    """Return a value as a table cell. None results in a blank cell of a numeric column."""
+    if value is None:
+        return "", None
+    return (number(value), value) if isinstance(value, int | float) else str(value)
+
+
 def duration(seconds: float) -> Cell:
     """Return a duration as text, such as `3 h 05 min`, and in seconds. The text is empty for nan."""
     if math.isnan(seconds):
@@ -155,7 +162,7 @@ def _mean(row: Row, name: str) -> Cell:
 
 def _pooled(row: Row, name: str) -> Cell:
     pooled = row.pooled(name)
-    return (number(pooled[0]), pooled[0]) if pooled else ("", None)
+    return cell_of(pooled and pooled[0])
 
 
 def _states(row: Row) -> str:

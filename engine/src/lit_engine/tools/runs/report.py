@@ -8,8 +8,8 @@ from pathlib import Path
 
 from lit_engine.run.metric_names import get_stage, is_detail, strip_stage
 from lit_engine.tools.pages.chart import COLOURS, STYLE, Series, chart, choice, legend, positions, swatch
-from lit_engine.tools.pages.html import Cell, Html, escaped, heading, link, page, paragraph, table, text_of
-from lit_engine.tools.runs.columns import Column, columns_of, labels, number, short_names, table_of
+from lit_engine.tools.pages.html import Html, escaped, heading, link, page, paragraph, table, text_of
+from lit_engine.tools.runs.columns import Column, cell_of, columns_of, labels, number, short_names, table_of
 from lit_engine.tools.runs.differences import Comparison, Row, mean_sd
 
 CHANGES = 6  # maximum number of gains and maximum number of losses
@@ -31,7 +31,7 @@ def page_of(found: Comparison, title: str, footer: str, folder: Path) -> str:
     for kind, lines in changes(found).items():
         before, after = labels(found, found.given)
         parts += [heading(f"Largest changes in the test: {kind}"), paragraph(f"From {before} to {after}.", soft=True)]
-        cells: list[list[Cell]] = [[name, *((number(v), v) for v in values)] for name, *values in lines]
+        cells = [list(map(cell_of, line)) for line in lines]
         parts.append(table([kind, "before", "after", "change"], cells))
     if found.over:
         runs = [Row([run], False) for row in found.rows for run in row.runs]

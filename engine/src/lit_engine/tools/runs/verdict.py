@@ -17,7 +17,7 @@ from lit_engine.project import program
 from lit_engine.run.directory import RunDir
 from lit_engine.run.metric_names import get_stage, recorded_name, strip_stage
 from lit_engine.tools.pages.html import Cell, heading, page, paragraph, samples, table
-from lit_engine.tools.runs.columns import names_of, number
+from lit_engine.tools.runs.columns import cell_of, names_of, number
 from lit_engine.tools.runs.reading import Run, lower_is_better, read_runs
 from lit_engine.tools.runs.samples import Table, check_same_samples, samples_of
 from lit_engine.tools.runs.significance import LEVEL, PERMUTED, Outcome, holm, paired_runs
@@ -207,13 +207,9 @@ def _rows(tables: Sequence[Table], shown: Sequence[int]) -> str:
     columns: dict[str, list[Cell]] = {}
     labels = names_of([one.run.path for one in tables])
     for name in [name for name in tables[0].names if name in tables[1].names and name not in ("rank", "class_name")]:
-        a, b = ([_cell(one.rows[index][name]) for index in shown] for one in tables)
+        a, b = ([cell_of(one.rows[index][name]) for index in shown] for one in tables)
         columns |= {name: a} if a == b else {f"{name} ({labels[0]})": a, f"{name} ({labels[1]})": b}
     return table([*columns], zip(*columns.values(), strict=True))
-
-
-def _cell(value: Any) -> Cell:
-    return (number(value), value) if isinstance(value, int | float) else str(value or "")
 
 
 def _gallery(tables: Sequence[Table], shown: Sequence[int], images: dict[int, bytes]) -> str:
