@@ -4,7 +4,6 @@ import gc
 import math
 from contextlib import suppress
 from statistics import fmean
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from lit_engine.errors import UserError
 from lit_engine.session import Session, accumulating
 from lit_engine.tools.json_output import json_document
 from lit_engine.tools.lr_finder import PlanDone
+from lit_engine.tools.profile import memory_line, synchronized_time
 from lit_engine.tools.runs.columns import duration
 from lit_engine.training.exact import totals_of
 from lit_engine.training.saver import is_out_of_memory
@@ -80,7 +80,7 @@ class Meter(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if pl_module.automatic_optimization:  # schedules depend on the length of the actual run
             trainer.strategy.lr_scheduler_configs = []
-        self._last = _now(trainer)
+        self._last = synchronized_time(trainer.strategy.root_device)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._ends = []
@@ -90,7 +90,7 @@ class Meter(Callback):
     ) -> None:
         if (batch_idx + 1) % accumulation_steps(trainer) and not trainer.is_last_batch:
             return
-        self._ends.append(_now(trainer))
+        self._ends.append(synchronized_time(trainer.strategy.root_device))
         self.watts += power(trainer.strategy.root_device)
         if not trainer.is_last_batch:
             return
@@ -103,10 +103,10 @@ class Meter(Callback):
             self.samples = float(totals.reduce(pl_module).count) / len(self._ends)
 
     def on_validation_batch_start(self, trainer: Trainer, *args: Any) -> None:
-        self._since = _now(trainer)
+        self._since = synchronized_time(trainer.strategy.root_device)
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any) -> None:
-        self.evaluations.append(_now(trainer) - self._since)
+        self.evaluations.append(synchronized_time(trainer.strategy.root_device) - self._since)
         self._validated += self.evaluations[-1]
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -119,7 +119,7 @@ class Meter(Callback):
             reconfigure(trainer, limit_train_batches=accumulation_steps(trainer) * steps)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.ending = _now(trainer) - self._last - self._validated
+        self.ending = synchronized_time(trainer.strategy.root_device) - self._last - self._validated
 
     def predictions(self, unit: str) -> dict[str, Any]:
         """Return the number of epochs and steps, and the predicted times, memory, speed and energy."""
@@ -130,13 +130,6 @@ class Meter(Callback):
         found |= {"seconds_per_validation": validation, "peak_bytes": self.peak}
         found |= {f"{unit}_per_second": self.samples / self.step} if self.samples and self.step else {}
         return found | ({"joules": total * fmean(self.watts)} if self.watts else {})
-
-
-def _now(trainer: Trainer) -> float:
-    """Wait until the device has finished its work, and return the current `perf_counter` time in seconds."""
-    if trainer.strategy.root_device.type != "cpu":
-        torch.accelerator.synchronize()
-    return perf_counter()
 
 
 def power(device: torch.device) -> list[float]:
@@ -223,8 +216,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
     lines = [f"time: {duration(found['seconds'])[0]} ({many}; without startup and testing)"]
     speeds = {name.removesuffix("_per_second"): value for name, value in found.items() if name.endswith("_per_second")}
     lines += [f"speed: {value:,.0f} {unit}/s" for unit, value in speeds.items()]
-    memory = (f"{size / 2**20:,.0f} MiB ({where})" for where, size in found["peak_bytes"].items())
-    lines.append(f"peak memory: {', '.join(memory)}")
+    lines.append(memory_line(found["peak_bytes"]))
     if "joules" in found:
         lines.append(f"energy: {found['joules'] / 3600:,.3g} Wh (GPU only)")
     if "micro_batch" in found:
