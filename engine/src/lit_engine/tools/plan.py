@@ -190,10 +190,16 @@ def attempt(session: Session) -> Meter:
         trainer.fit(model, datamodule=datamodule)
     meter.length = count.length
     kept = [one for one in callbacks if not isinstance(one, ProgressBar | ProgressLines | EarlyStopping)]
-    reconfigure(trainer, callbacks=[meter, *kept], loggers=loggers, reload_dataloaders_every_n_epochs=1)
-    reconfigure(trainer, check_val_every_n_epoch=1, val_check_interval=1.0)
-    reconfigure(trainer, limit_val_batches=min(BATCHES, count.length["batches"]))
-    reconfigure(trainer, limit_train_batches=WARM_UP * accumulation_steps(trainer))
+    reconfigure(
+        trainer,
+        callbacks=[meter, *kept],
+        loggers=loggers,
+        reload_dataloaders_every_n_epochs=1,
+        check_val_every_n_epoch=1,
+        val_check_interval=1.0,
+        limit_val_batches=min(BATCHES, count.length["batches"]),
+        limit_train_batches=WARM_UP * accumulation_steps(trainer),
+    )
     limit_loops(trainer, 3, -1)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
