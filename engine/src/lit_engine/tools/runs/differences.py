@@ -145,10 +145,9 @@ class Comparison:
         mixed = [name for name in self.facts if any(len(row.facts(name)) > 1 for row in self.rows)]
         if mixed:
             notes.append(f"runs in one group differ in: {', '.join(mixed)}")
-        splits = {
-            split: {run.data[split] for run in self.runs if split in run.data} for split in ("train", "val", "test")
-        }
-        if changed := [split for split, fingerprints in splits.items() if len(fingerprints) > 1]:
+        fingerprints = {(split, found) for run in self.runs for split, found in run.data.items()}
+        counts = Counter(split for split, _ in fingerprints)
+        if changed := [split for split in ("train", "val", "test") if counts[split] > 1]:
             notes.append(f"the runs have different data: {', '.join(changed)}")
         return notes
 

@@ -165,7 +165,7 @@ def _classes(kind: str, a: Table, b: Table) -> Samples:
         if kind == "accuracy":
             hits = [np.array([p == t for p, t in zip(*both, strict=True)], float) for both in labels]
             return _mean(hits, is_binary=True)
-        names = sorted(set[str]().union(*(found for both in labels for sets in both for found in sets)))
+        names = sorted({name for both in labels for sets in both for found in sets for name in found})
         stats = []
         for predicted, true in labels:
             hot = [np.array([[name in found for name in names] for found in sets], float) for sets in (predicted, true)]
