@@ -41,11 +41,7 @@ def columns_of(found: Comparison, rows: Sequence[Row], keys: Sequence[str]) -> l
     first = Column("n", count) if grouped else Column("run", names_of([row.runs[0].path for row in rows]))
     options, metrics = [], []
     for rank, (key, short) in enumerate(zip(keys, short_names(keys), strict=True)):
-        values = [row.runs[0].options.get(key) for row in rows]
-        cells: list[Cell] = [
-            (text, v) if isinstance(v, float) else text for text, v in zip(_options(rows, key), values, strict=True)
-        ]
-        options.append(Column(key, cells, 2 * rank + 1, short))
+        options.append(Column(key, _options(rows, key), 2 * rank + 1, short))
     for rank, name in enumerate(found.facts, len(keys)):
         known = [row.facts(name) for row in rows]
         texts = [" or ".join(facts) if len(facts) < 3 else f"{len(facts)} values" for facts in known]
@@ -107,7 +103,7 @@ def labels(found: Comparison, rows: Sequence[Row]) -> list[str]:
     if not found.over:
         return names_of([row.runs[0].path for row in rows])
     named = zip(short_names(found.keys), [_options(rows, key) for key in found.keys], strict=True)
-    columns = [[f"{name} {cell}" for cell in cells] for name, cells in named]
+    columns = [[f"{name} {text_of(cell)}" for cell in cells] for name, cells in named]
     return [", ".join(words) for words in zip(*columns, strict=True)] or ["all" for _ in rows]
 
 
@@ -169,11 +165,11 @@ def _states(row: Row) -> str:
     return count_states(run.state for run in row.runs) if row.grouped else row.runs[0].state
 
 
-def _options(rows: Sequence[Row], key: str) -> list[str]:
-    """Return the values of an option. Values are shortened unless this would make different values look the same."""
+def _options(rows: Sequence[Row], key: str) -> list[Cell]:
+    """Return the values of an option, shortened unless this would make different values look the same."""
     values = [row.runs[0].options.get(key, "") for row in rows]
     form = _short if len({_short(value) for value in values}) == len({repr(value) for value in values}) else str
-    return [form(value) for value in values]
+    return [(form(value), value) if isinstance(value, float) else form(value) for value in values]
 
 
 def _short(value: Any) -> str:
