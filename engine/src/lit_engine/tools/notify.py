@@ -59,10 +59,10 @@ def select_main_metrics(run: RunDir) -> dict[str, float]:
     """Return the first three metrics, sorted by kind (main metric, loss, other) and stage (test, val, train)."""
     with suppress(Exception):  # the run may have no files yet, or broken files
         found = Run.read(run.path)
-        stages = ("test", "val", "train")
-        rank = {name: (strip_stage(name) != found.headline, strip_stage(name) != "loss", stages.index(get_stage(name)))
-                for name, value in found.metrics.items() if math.isfinite(value) and name not in FACTS}  # fmt: skip
-        return {name: found.metrics[name] for name in sorted(rank, key=lambda name: rank[name])[:3]}
+        names = [name for name, value in found.metrics.items() if math.isfinite(value) and name not in FACTS]
+        names.sort(key=lambda name: ("test", "val", "train").index(get_stage(name)))
+        names.sort(key=lambda name: (strip_stage(name) != found.headline, strip_stage(name) != "loss"))
+        return {name: found.metrics[name] for name in names[:3]}
     return {}
 
 
