@@ -215,14 +215,12 @@ def _classes(section: Mapping[str, Any], title: str) -> Iterator[str]:
         yield html.heading(f"By {what}", 3, title) + html.table([what, *titles], rows)
     if sum(samples.values()):
         yield from _averages(confusion, title)
-    pairs = [(n, true, other) for true, row in confusion.items() for other, n in row.items() if other != true]
-    if pairs:
-        most = sorted(pairs, key=lambda pair: -pair[0])[:MOST_PAIRS]
-        shares = [n / samples[true] for n, true, _ in most]
-        rows = [[t, o, (str(n), n), (f"{s:.1%}", s)] for (n, t, o), s in zip(most, shares, strict=True)]
-        yield html.heading("Most confused", 3, title) + html.table(
-            ["true", "predicted", "samples", "share of the class"], rows
-        )
+    wrong = Counter({(t, other): n for t, row in confusion.items() for other, n in row.items() if other != t})
+    if wrong:
+        most = [(*pair, n, n / samples[pair[0]]) for pair, n in wrong.most_common(MOST_PAIRS)]
+        rows = [[true, other, (str(n), n), (f"{share:.1%}", share)] for true, other, n, share in most]
+        titles = ["true", "predicted", "samples", "share of the class"]
+        yield html.heading("Most confused", 3, title) + html.table(titles, rows)
 
 
 def _averages(confusion: Mapping[str, Mapping[str, int]], title: str) -> Iterator[str]:
