@@ -1,4 +1,4 @@
-"""`fit --notify URL` sends one message when a run ends, never delays or fails it, and records no URL."""
+"""`fit --notify URL` sends one message when a run ends, never fails it, and records no URL."""
 
 import json
 import os

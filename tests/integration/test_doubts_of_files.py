@@ -1,4 +1,4 @@
-"""`doubts` for image folders: copies with different labels, unreadable files, and corrections of a dataset of files."""
+"""`doubts` for image folders: copies with different labels, and corrections of a dataset of files."""
 
 import csv
 import json
@@ -52,16 +52,6 @@ def test_copies_with_different_labels_are_found_and_corrected(lit, image_folder,
     places = [number for number, row in data.inputs("train").items() if row["file"].endswith("copy.png")]
     assert data.dataset("train")[torch.tensor(places)].targets.tolist() == [0]
     assert int((labels_of(data.splits["train"]) == 0).sum()) == 38 + 1
-
-
-def test_unreadable_files_are_listed(lit, image_folder, repeated):
-    for name in ("dog/7.png", "cat/11.png"):
-        (image_folder / name).write_bytes((image_folder / name).read_bytes()[:200])
-    repeated(FIT)
-    told = lit("doubts mine")
-    assert told.status == 2
-    files = "cannot read data/images/cat/11.png, data/images/dog/7.png; fix or delete the files"
-    assert told.err == f"error: {files}, and run the same `lit-project repeat` again\n"
 
 
 def test_regression_is_rejected(lit, repeated):

@@ -84,5 +84,5 @@ def test_a_file_that_cannot_be_written_is_a_line(tmp_path, capsys, monkeypatch):
     (tmp_path / "file").write_text("")
     assert main(["schema", "--output", str(tmp_path / "file" / "schema.json")]) == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"error: {tmp_path}/file/schema.json cannot be written: ")
+    assert err.startswith(f"error: cannot write the schema {tmp_path}/file/schema.json: ")
     assert err.count("\n") == 1

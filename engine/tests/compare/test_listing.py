@@ -56,13 +56,6 @@ def test_runs_with_nan_come_last(make_run, printed):
     assert order(printed("runs --sort accuracy")) == ["c", "a", "b"]
 
 
-def test_a_run_killed_during_its_test_has_the_time_of_its_fit(make_run, printed):
-    run = make_run("a", status=None)
-    (run / "metrics.json").write_text('{"fit": {"seconds": 125.0}}')
-    (entry,) = json.loads(printed("runs --json"))["runs"]
-    assert entry["seconds"] == 125
-
-
 def test_a_metric_that_no_run_has_is_an_error(make_run, say):
     make_run("a")
     for option in ("--sort", "--metric"):

@@ -10,8 +10,8 @@ import torch
 
 from helpers import TINY
 from lit_engine.data.corrections import sample_ids
-from lit_engine.tools.doubts.page import _cell
 from lit_engine.tools.doubts.statistics import NEAR, find_label_errors, find_near_duplicates
+from lit_engine.tools.runs.columns import cell_of
 from toy.data import Digits
 
 FIT = f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=12 --trainer.callbacks=[]"
@@ -146,8 +146,8 @@ def test_wrong_labels_are_listed_and_corrected(lit, repeated):
 
 
 def test_line_numbers_are_shown_with_all_digits():
-    assert _cell(123456) == ("123456", 123456)
-    assert _cell(0.123456) == ("0.1235", 0.123456)
+    assert cell_of(123456) == ("123456", 123456)
+    assert cell_of(0.123456) == ("0.1235", 0.123456)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from html import escape
-from threading import Thread
-from time import monotonic
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -23,15 +21,12 @@ from lit_engine.run.directory import RunDir
 from lit_engine.run.metric_names import get_stage, strip_stage
 from lit_engine.tools.runs.reading import FACTS, Run
 
-SECONDS = 3.0  # time limit for all URLs together
+SECONDS = 3.0  # time limit for each URL
 TEAMS = (".webhook.office.com", ".logic.azure.com", ".powerplatform.com")
 
 
 def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
-    """Send a POST request to all URLs concurrently. Failures are only reported on stderr.
-
-    Requests are sent from daemon threads, because resolving a host name may take longer than the request timeout.
-    """
+    """Send a POST request to all URLs. Failures are only reported on stderr."""
     page = run.path.absolute() / "index.html"
     facts = {
         "event": event,
@@ -39,42 +34,35 @@ def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
         "metrics": select_main_metrics(run),
         "page": str(page) if page.exists() else None,
     }
-    results: dict[str, str | None] = {}
+    for url in map(os.path.expandvars, dict.fromkeys(urls)):
+        if failure := send(url, facts):
+            print(f"note: {urlsplit(url).hostname} was not notified: {failure}", file=sys.stderr)
 
-    def post(url: str) -> None:
-        try:
-            target, body = message(os.path.expandvars(url), facts)
-            # Discord rejects Python's default user agent.
-            headers = {"Content-Type": "application/json", "User-Agent": program()}
-            with urlopen(Request(target, json.dumps(body).encode(), headers), timeout=SECONDS):
-                results[url] = None
-        except HTTPError as error:
-            results[url] = f"HTTP status {error.code}"
-        except URLError as error:
-            results[url] = " ".join(str(error.reason).split())
-        except Exception as error:  # the error message may contain the URL
-            results[url] = type(error).__name__
 
-    threads = [Thread(target=post, args=[url], daemon=True) for url in dict.fromkeys(urls)]
-    end = monotonic() + SECONDS
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0, end - monotonic()))
-    for url in dict.fromkeys(urls):
-        if reason := results.get(url, f"no response within {SECONDS:g} seconds"):
-            host = urlsplit(os.path.expandvars(url)).hostname
-            print(f"note: {host} was not notified: {reason}", file=sys.stderr)
+def send(url: str, facts: dict[str, Any]) -> object:
+    """Send a POST request. Return the reason if it fails, or else None."""
+    try:
+        target, body = message(url, facts)
+        # Discord rejects Python's default user agent.
+        headers = {"Content-Type": "application/json", "User-Agent": program()}
+        with urlopen(Request(target, json.dumps(body).encode(), headers), timeout=SECONDS):
+            return None
+    except HTTPError as error:
+        return f"HTTP status {error.code}"
+    except URLError as error:
+        return error.reason
+    except Exception as error:  # the error message may contain the URL
+        return type(error).__name__
 
 
 def select_main_metrics(run: RunDir) -> dict[str, float]:
     """Return the first three metrics, sorted by kind (main metric, loss, other) and stage (test, val, train)."""
     with suppress(Exception):  # the run may have no files yet, or broken files
         found = Run.read(run.path)
-        stages = ("test", "val", "train")
-        rank = {name: (strip_stage(name) != found.headline, strip_stage(name) != "loss", stages.index(get_stage(name)))
-                for name, value in found.metrics.items() if math.isfinite(value) and name not in FACTS}  # fmt: skip
-        return {name: found.metrics[name] for name in sorted(rank, key=lambda name: rank[name])[:3]}
+        names = [name for name, value in found.metrics.items() if math.isfinite(value) and name not in FACTS]
+        names.sort(key=lambda name: ("test", "val", "train").index(get_stage(name)))
+        names.sort(key=lambda name: (strip_stage(name) != found.headline, strip_stage(name) != "loss"))
+        return {name: found.metrics[name] for name in names[:3]}
     return {}
 
 

@@ -4,7 +4,6 @@ import gc
 import math
 from contextlib import suppress
 from statistics import fmean
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from lit_engine.errors import UserError
 from lit_engine.session import Session, accumulating
 from lit_engine.tools.json_output import json_document
 from lit_engine.tools.lr_finder import PlanDone
+from lit_engine.tools.profile import memory_line, synchronized_time
 from lit_engine.tools.runs.columns import duration
 from lit_engine.training.exact import totals_of
 from lit_engine.training.saver import is_out_of_memory
@@ -65,13 +65,10 @@ class Meter(Callback):
     """A callback that times the third of three short epochs, starting after the last step of the second epoch.
 
     The step duration in the first epoch determines how many steps the other epochs have.
-
-    Args:
-        is_brief: stop after the first epoch, which is enough to check that a micro-batch fits in memory.
     """
 
-    def __init__(self, is_brief: bool) -> None:
-        self.is_brief, self.fits, self.length, self.peak = is_brief, True, dict[str, int](), dict[str, int]()
+    def __init__(self) -> None:
+        self.fits, self.length, self.peak = True, dict[str, int](), dict[str, int]()
         # The duration of a step, and the overheads before the first epoch, between epochs and at the end, in seconds.
         self.step = self.starting = self.between = self.ending = 0.0
         self.samples = 0.0  # samples (or tokens) per step
@@ -83,7 +80,7 @@ class Meter(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if pl_module.automatic_optimization:  # schedules depend on the length of the actual run
             trainer.strategy.lr_scheduler_configs = []
-        self._last = _now(trainer)
+        self._last = synchronized_time(trainer.strategy.root_device)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._ends = []
@@ -93,12 +90,10 @@ class Meter(Callback):
     ) -> None:
         if (batch_idx + 1) % accumulation_steps(trainer) and not trainer.is_last_batch:
             return
-        self._ends.append(_now(trainer))
+        self._ends.append(synchronized_time(trainer.strategy.root_device))
         self.watts += power(trainer.strategy.root_device)
         if not trainer.is_last_batch:
             return
-        if self.is_brief:
-            raise PlanDone
         first, last = self._ends[0], self._ends[-1]
         self.step = (last - first) / max(len(self._ends) - 1, 1)
         self.between = first - self.step - self._last - self._validated
@@ -108,10 +103,10 @@ class Meter(Callback):
             self.samples = float(totals.reduce(pl_module).count) / len(self._ends)
 
     def on_validation_batch_start(self, trainer: Trainer, *args: Any) -> None:
-        self._since = _now(trainer)
+        self._since = synchronized_time(trainer.strategy.root_device)
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any) -> None:
-        self.evaluations.append(_now(trainer) - self._since)
+        self.evaluations.append(synchronized_time(trainer.strategy.root_device) - self._since)
         self._validated += self.evaluations[-1]
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -124,7 +119,7 @@ class Meter(Callback):
             reconfigure(trainer, limit_train_batches=accumulation_steps(trainer) * steps)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.ending = _now(trainer) - self._last - self._validated
+        self.ending = synchronized_time(trainer.strategy.root_device) - self._last - self._validated
 
     def predictions(self, unit: str) -> dict[str, Any]:
         """Return the number of epochs and steps, and the predicted times, memory, speed and energy."""
@@ -135,13 +130,6 @@ class Meter(Callback):
         found |= {"seconds_per_validation": validation, "peak_bytes": self.peak}
         found |= {f"{unit}_per_second": self.samples / self.step} if self.samples and self.step else {}
         return found | ({"joules": total * fmean(self.watts)} if self.watts else {})
-
-
-def _now(trainer: Trainer) -> float:
-    """Wait until the device has finished its work, and return the current `perf_counter` time in seconds."""
-    if trainer.strategy.root_device.type != "cpu":
-        torch.accelerator.synchronize()
-    return perf_counter()
 
 
 def power(device: torch.device) -> list[float]:
@@ -173,7 +161,7 @@ def plan(session: Session) -> None:
             changes |= {"data.batch_size": step // number} if size else {}
             other = Session(session.project, [*session.args, *(f"--{name}={value}" for name, value in changes.items())])
             try:
-                found = attempt(other, is_brief=meter.fits)
+                found = attempt(other)
             finally:
                 other.close(0)
             if found.fits:
@@ -188,30 +176,35 @@ def plan(session: Session) -> None:
         print_once("\n".join(_lines(document)))
 
 
-def attempt(session: Session, is_brief: bool = False) -> Meter:
-    """Train for three short epochs in a new run (one epoch if `is_brief`). Stop early if memory runs out."""
+def attempt(session: Session) -> Meter:
+    """Train for three short epochs in a new run. Stop early if memory runs out."""
     trainer, model, datamodule = session.prepare()
     device, every = trainer.strategy.root_device, trainer.check_val_every_n_epoch
     if isinstance(model, Task):
         model.schedules = []  # schedules depend on the length of the actual run
     skip_sanity_check(trainer)
-    callbacks, count, meter = trainer.callbacks, Count(every), Meter(is_brief)  # type: ignore[attr-defined]
+    callbacks, count, meter = trainer.callbacks, Count(every), Meter()  # type: ignore[attr-defined]
     loggers = [one for one in trainer.loggers if isinstance(one, MetricsCSV)]
     reconfigure(trainer, callbacks=[count], loggers=[], check_val_every_n_epoch=every and 1)
     with suppress(PlanDone):
         trainer.fit(model, datamodule=datamodule)
     meter.length = count.length
     kept = [one for one in callbacks if not isinstance(one, ProgressBar | ProgressLines | EarlyStopping)]
-    reconfigure(trainer, callbacks=[meter, *kept], loggers=loggers, reload_dataloaders_every_n_epochs=1)
-    reconfigure(trainer, check_val_every_n_epoch=1, val_check_interval=1.0)
-    reconfigure(trainer, limit_val_batches=min(BATCHES, count.length["batches"]))
-    reconfigure(trainer, limit_train_batches=WARM_UP * accumulation_steps(trainer))
+    reconfigure(
+        trainer,
+        callbacks=[meter, *kept],
+        loggers=loggers,
+        reload_dataloaders_every_n_epochs=1,
+        check_val_every_n_epoch=1,
+        val_check_interval=1.0,
+        limit_val_batches=min(BATCHES, count.length["batches"]),
+        limit_train_batches=WARM_UP * accumulation_steps(trainer),
+    )
     limit_loops(trainer, 3, -1)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     try:
-        with suppress(PlanDone):
-            trainer.fit(model, datamodule=datamodule)
+        trainer.fit(model, datamodule=datamodule)
     except Exception as error:
         if trainer.world_size > 1 or not is_out_of_memory(error):
             raise
@@ -229,8 +222,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
     lines = [f"time: {duration(found['seconds'])[0]} ({many}; without startup and testing)"]
     speeds = {name.removesuffix("_per_second"): value for name, value in found.items() if name.endswith("_per_second")}
     lines += [f"speed: {value:,.0f} {unit}/s" for unit, value in speeds.items()]
-    memory = (f"{size / 2**20:,.0f} MiB ({where})" for where, size in found["peak_bytes"].items())
-    lines.append(f"peak memory: {', '.join(memory)}")
+    lines.append(memory_line(found["peak_bytes"]))
     if "joules" in found:
         lines.append(f"energy: {found['joules'] / 3600:,.3g} Wh (GPU only)")
     if "micro_batch" in found:

@@ -42,7 +42,7 @@ class Parts(Profiler):
     def __init__(self, trainer: Trainer) -> None:
         super().__init__()
         self.trainer, self.measuring = trainer, False
-        self.waits = trainer.strategy.root_device.type != "cpu"
+        self.device = trainer.strategy.root_device
         self.seconds = dict.fromkeys((*NAMES, MEASURING), 0.0)
         self.stack = ["other"]  # phases of the running actions
         self.part, self.since = "other", perf_counter()
@@ -58,9 +58,7 @@ class Parts(Profiler):
 
     def turn(self) -> None:
         """Add the time since the last call to the current phase, and determine which phase starts now."""
-        if self.waits and not self.measuring:
-            torch.accelerator.synchronize()
-        now = perf_counter()
+        now = perf_counter() if self.measuring else synchronized_time(self.device)
         self.seconds[self.part] += now - self.since
         trains = self.trainer.state.stage is RunningStage.TRAINING or self.stack[-1] == "saving"
         part = self.stack[-1] if trains else "validation"
@@ -161,12 +159,23 @@ class Profile(Callback):
         return Path(trainer.default_root_dir, f"{name}{rank}.json")
 
 
+def synchronized_time(device: torch.device) -> float:
+    """Wait until the device has finished its work, and return the current `perf_counter` time in seconds."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize()
+    return perf_counter()
+
+
+def memory_line(peak: dict[str, int]) -> str:
+    """Return the result of `measure_peak_memory` as a line of text."""
+    return f"peak memory: {', '.join(f'{size / 2**20:,.0f} MiB ({where})' for where, size in peak.items())}"
+
+
 def table(found: dict[str, Any]) -> list[str]:
     """Return the profile as lines of text."""
-    memory = (f"{size / 2**20:,.0f} MiB ({where})" for where, size in found["peak_bytes"].items())
     lines = [f"fit time: {found['seconds']:.1f} s, {found['batches']} batches"]
     lines += [f"  {name:23} {share:5.1f} %" for name, share in found["percent"].items()]
-    lines.append(f"peak memory: {', '.join(memory)}")
+    lines.append(memory_line(found["peak_bytes"]))
     if "flop_per_batch" in found:
         lines.append(
             f"{found['flop_per_batch'] / 1e9:.3g} GFLOP per batch, {found['flop_per_second'] / 1e9:.3g} GFLOP/s: "
@@ -216,7 +225,5 @@ def matrix_product(device: torch.device, precision: str) -> tuple[float, str]:
     for _ in range(5):
         begin = perf_counter()
         matrix @ matrix
-        if device.type != "cpu":
-            torch.accelerator.synchronize()
-        seconds.append(perf_counter() - begin)
+        seconds.append(synchronized_time(device) - begin)
     return 2 * size**3 / min(seconds), str(dtype).removeprefix("torch.")

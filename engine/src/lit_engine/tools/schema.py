@@ -19,8 +19,8 @@ from lit_engine._jsonargparse import schema_parts
 from lit_engine.classes.names import LIBRARY, index_classes
 from lit_engine.cli.explain import CLASS_MODULES, OptionParser
 from lit_engine.cli.parser import LitCLI
-from lit_engine.errors import UserError
 from lit_engine.project import current, program
+from lit_engine.tools.runs.command import write
 
 FILE = Path(".vscode/schema.json")
 ParserJsonschema: Any
@@ -46,14 +46,7 @@ def schema(args: Sequence[str]) -> int:
         UserError: the file cannot be written.
     """
     file: Path = option_parser().parse_args(args).output
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8"):  # fail early, because building the schema takes seconds
-            pass
-        file.write_text(json.dumps(config_schema()), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{file} cannot be written: {error.strerror}") from error
-    print(f"schema: {file}")
+    write("schema", "output", file, json.dumps(config_schema()))
     return 0
 
 

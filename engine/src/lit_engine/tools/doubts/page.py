@@ -1,16 +1,14 @@
 """Builds the HTML page that `doubts` writes. Images are shown in galleries, and all other data in tables."""
 
-import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from lit_engine.tools.doubts.command import REASONS
 from lit_engine.tools.doubts.samples import Samples
-from lit_engine.tools.pages.html import Cell, heading, page, paragraph, samples, table
+from lit_engine.tools.pages.html import heading, page, paragraph, samples, table
+from lit_engine.tools.runs.columns import cell_of
 from lit_engine.tools.runs.verdict import load_images
 
 SHOWN = 60  # maximum number of samples or pairs in each section
@@ -54,26 +52,15 @@ def _images(found: Samples, rows: Sequence[dict[str, Any]]) -> dict[tuple[int, i
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
     names = [name for name in rows[0] if name != "reason" and any(row[name] != "" for row in rows)]
-    return table(names, [[_cell(row[name]) for name in names] for row in rows])
-
-
-def _cell(value: Any) -> Cell:
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return (text, value) if isinstance(value, float | int) else text
+    return table(names, [[cell_of(row[name]) for name in names] for row in rows])
 
 
 def _gallery(images: dict[tuple[int, int], bytes], rows: Sequence[dict[str, Any]], size: int) -> str:
-    """Return a gallery that shows the images of `size` consecutive rows side by side."""
+    """Return a gallery whose figures show the images of `size` consecutive rows."""
     figures = []
     for start in range(0, len(rows), size):
         group = rows[start : start + size]
         captions = ["\n".join([*(f"{name}: {row[name]}" for name in ("label", "suggestion", "line") if row[name]),
                                *([Path(row["file"]).name] if "file" in row else [])]) for row in group]  # fmt: skip
-        pictures = [Image.open(io.BytesIO(images[row["fold"], row["index"]])) for row in group]
-        width, height = pictures[0].size
-        both, buffer = Image.new("RGBA", (size * width + (size - 1) * (width // 16 + 1), height)), io.BytesIO()
-        for place, picture in enumerate(pictures):
-            both.paste(picture, (place * (width + width // 16 + 1), 0))
-        both.save(buffer, "png")
-        figures.append((buffer.getvalue(), "\n\n".join(captions)))
+        figures.append(([images[row["fold"], row["index"]] for row in group], "\n\n".join(captions)))
     return samples(figures)

@@ -15,8 +15,8 @@ from lit_engine.data.corrections import described, sample_ids
 from lit_engine.data.images import ImageData
 from lit_engine.data.module import Split
 from lit_engine.data.sampling import classes_of
-from lit_engine.errors import DataError, RunError, UserError, first_of
-from lit_engine.load import load_data, load_for_prediction
+from lit_engine.errors import RunError, UserError, first_of
+from lit_engine.load import load_for_prediction
 from lit_engine.project import program
 from lit_engine.run.directory import RunDir
 from lit_engine.tools.doubts.statistics import Floats, Integers
@@ -87,34 +87,17 @@ def _runs_by_fold(folder: Path) -> list[list[Path]]:
     if not runs or not all("data.fold" in run for run in runs):
         raise RunError(f"{folder} contains no cross-validation: run `{program()} repeat CONFIG --folds 5` first")
     if left := [run for run in runs if run["state"] != "finished"]:
-        again = f"run the same `{program()} repeat` again"
-        if files := _unreadable([RunDir(folder / run["path"]) for run in runs]):
-            raise RunError(f"cannot read {first_of(files)}; fix or delete the files, and {again}")
-        raise RunError(f"{first_of([folder / run['path'] for run in left])} has not finished: {again}")
+        paths = first_of([folder / run["path"] for run in left])
+        raise RunError(f"{paths} has not finished: run the same `{program()} repeat` again")
     return [[folder / run["path"] for run in runs if run["data.fold"] == k] for k in range(runs[0]["data.folds"])]
 
 
-def _unreadable(runs: list[RunDir]) -> list[str]:
-    """Return the data files that cannot be read. All runs use the same files, so the first existing run is enough."""
-    data: Any = next((_set_up(load_data(run), "fit") for run in runs if run.config_file.exists()), None)
-    found = []
-    for split in SPLITS if data else ():
-        files = [row["file"] for row in described(data, split).values() if "file" in row]
-        for number, file in enumerate(files):
-            try:
-                data.dataset(split)[torch.tensor([number])]
-            except DataError:
-                found.append(file)
-    return found
-
-
-def _set_up(data: Any, stage: str) -> Any:
+def _set_up(data: Any, stage: str) -> None:
     """Load the splits of a stage. Raises UserError unless each sample has a single class."""
     data.prepare_data()
     data.setup(stage)
     if not hasattr(data, "class_names") or any(classes_of(split) is None for split in data.splits.values()):
         raise UserError(f"doubts needs one class label per sample, which {type(data).__name__} does not provide")
-    return data
 
 
 def _batches(data: Any, split: Split, device: torch.device) -> Iterator[Any]:

@@ -91,45 +91,54 @@ def chart(title: str, x: str, series: Sequence[Series], logs: tuple[bool, bool] 
 
     If `categories` are given, each x is an index into this list.
     """
-    xs = [point[0] for one in series for point in one.points]
-    ys = [point[1] for one in series for point in one.points]
+    xs, ys = zip(*(point for one in series for point in one.points), strict=True)
     floor = min(ys) / 2 if logs[1] else -math.inf  # mean − sd may be negative, which a logarithmic axis cannot show
-    ranges = [(max(y - sd, floor), y + sd) for one in series for (_, y), sd in zip(one.points, one.sds, strict=False)]
+    spreads = [
+        [(max(y - sd, floor), y + sd) for (_, y), sd in zip(one.points, one.sds or [0] * len(one.points), strict=True)]
+        for one in series
+    ]
     across = Axis(xs, LEFT, WIDTH - RIGHT, logs[0], len(categories))
-    up = Axis([*ys, *(y for pair in ranges for y in pair)], HEIGHT - BOTTOM, TOP, logs[1])
+    up = Axis([end for spread in spreads for pair in spread for end in pair], HEIGHT - BOTTOM, TOP, logs[1])
     parts = [f'<text x="{LEFT}" y="16" font-weight="600">{escape(title)}</text>',
              f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end">{escape(x)}</text>']  # fmt: skip
     for value in up.ticks(5):
         place = f"{up(value):.1f}"
         parts.append(f'<path class="grid" d="M{LEFT} {place}H{WIDTH - RIGHT}"/>'
                      f'<text x="{LEFT - 6}" y="{place}" dy="4" text-anchor="end">{value:g}</text>')  # fmt: skip
-    room = (WIDTH - LEFT - RIGHT) // max(len(categories), 1) // 7
-    for value in range(len(categories)) if categories else across.ticks(6):
-        text = categories[int(value)] if categories else f"{value:g}"
-        text = text if len(text) <= max(room, 4) or not categories else f"{text[: max(room, 4) - 1]}…"
-        if not categories or room >= 3 or value % math.ceil(3 / max(room, 1)) == 0:
-            parts.append(f'<text x="{across(value):.1f}" y="{HEIGHT - 24}" text-anchor="middle">{escape(text)}</text>')
-    for one in series:
-        places = [(f"{across(x):.1f}", up(y), y) for x, y in one.points]
+    for value, text in _x_labels(across, categories):
+        parts.append(f'<text x="{across(value):.1f}" y="{HEIGHT - 24}" text-anchor="middle">{escape(text)}</text>')
+    for one, spread in zip(series, spreads, strict=True):
         inner = [f"<title>{escape(one.name)}</title>"]
-        if one.sds and not one.dots:
-            edges = [f"{x} {up(y + sd):.1f}" for (x, _, y), sd in zip(places, one.sds, strict=True)]
-            below = [f"{x} {up(max(y - sd, floor)):.1f}" for (x, _, y), sd in zip(places, one.sds, strict=True)]
-            inner.append(f'<path class="band" style="fill: {colour(one.order)}" '
-                         f'd="M{"L".join([*edges, *reversed(below)])}Z"/>')  # fmt: skip
+        places = [
+            (f"{across(x):.1f}", f"{up(y):.1f}", f"{up(low):.1f}", f"{up(high):.1f}")
+            for (x, y), (low, high) in zip(one.points, spread, strict=True)
+        ]
         if one.dots or len(places) == 1:
-            for (x_at, y_at, y), sd in zip(places, one.sds or [0] * len(places), strict=True):
-                if sd:
-                    inner.append(
-                        f'<path {stroke(one.order)} d="M{x_at} {up(max(y - sd, floor)):.1f}V{up(y + sd):.1f}"/>'
-                    )
-                inner.append(f'<circle cx="{x_at}" cy="{y_at:.1f}" r="4" fill="{colour(one.order)}"/>')
+            for x_at, y_at, low_at, high_at in places:
+                if low_at != high_at:
+                    inner.append(f'<path {stroke(one.order)} d="M{x_at} {low_at}V{high_at}"/>')
+                inner.append(f'<circle cx="{x_at}" cy="{y_at}" r="4" fill="{colour(one.order)}"/>')
         else:
-            path = "M" + "L".join(f"{x_at} {y_at:.1f}" for x_at, y_at, _ in places)
-            inner.append(f'<path class="line" {stroke(one.order)} d="{path}"/><path class="hit" d="{path}"/>')
+            if one.sds:
+                upper = [f"{x_at} {high_at}" for x_at, _, _, high_at in places]
+                lower = [f"{x_at} {low_at}" for x_at, _, low_at, _ in places]
+                band = f"M{'L'.join([*upper, *reversed(lower)])}Z"
+                inner.append(f'<path class="band" style="fill: {colour(one.order)}" d="{band}"/>')
+            line = "M" + "L".join(f"{x_at} {y_at}" for x_at, y_at, _, _ in places)
+            inner.append(f'<path class="line" {stroke(one.order)} d="{line}"/><path class="hit" d="{line}"/>')
         parts.append(f'<g class="s{one.order}" tabindex="0">{"".join(inner)}</g>')
     head = f'<svg class="plot" role="img" aria-label="{escape(title)} by {escape(x)}" viewBox="0 0 {WIDTH} {HEIGHT}">'
     return f'<div class="{classes}">{head}{"".join(parts)}</svg></div>'
+
+
+def _x_labels(across: "Axis", categories: Sequence[str]) -> list[tuple[float, str]]:
+    """Return the labels of the x-axis. Long category names are shortened, and omitted if there are too many."""
+    if not categories:
+        return [(value, f"{value:g}") for value in across.ticks(6)]
+    room = (WIDTH - LEFT - RIGHT) // len(categories) // 7  # characters per category
+    longest, every = max(room, 4), math.ceil(3 / max(room, 1))
+    names = [name if len(name) <= longest else f"{name[: longest - 1]}…" for name in categories]
+    return [(float(place), name) for place, name in enumerate(names)][::every]
 
 
 class Axis:

@@ -21,7 +21,7 @@ from lit_engine.callbacks.drawing import CHART
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Cell = str | tuple[str, float | None]  # the displayed text, optionally with a sort key
+Cell = str | tuple[str, float | None]  # the displayed text. Numeric columns add a sort key, or None for blank cells.
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1c2128; --soft: #59636e; --line: #d8dee4; --back: #fff; --band: #f3f5f7;
@@ -63,11 +63,12 @@ details { margin: .5rem 0; } figure a { cursor: zoom-in; }
 div.figures { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; margin: .8rem 0; }
 figure { margin: 0; flex: 1 1 calc(.55 * var(--width)); max-width: min(100%, .75 * var(--width)); overflow-x: auto;
   border: 1px solid var(--line); border-radius: 6px; box-sizing: border-box; }
-figure img { width: 100%; }
+figure img { width: 100%; } figure:has(img.sheet) { order: -1; }
 figcaption { color: var(--soft); font-size: .85rem; padding: .3rem .7rem; position: sticky; left: 0; }
 div.samples { display: flex; flex-wrap: wrap; gap: .8rem; margin: .5rem 0; }
 div.samples figure { flex: 0 0 8rem; } div.samples img { image-rendering: pixelated; min-width: 0; }
 div.samples figcaption { white-space: pre-line; }
+div.samples figure > div { display: flex; align-items: start; gap: 6%; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; margin: .5rem 0; }
 dt { color: var(--soft); } dd { margin: 0; } summary { cursor: pointer; }
 pre { background: var(--band); border-radius: 6px; padding: .7rem; white-space: pre-wrap; font-size: .85rem; }
@@ -105,22 +106,30 @@ class Html(str):
     """A string that is already HTML and must not be escaped."""
 
 
+def escaped(text: str) -> Html:
+    """Escape a string, unless it is already HTML."""
+    return text if isinstance(text, Html) else Html(escape(text))
+
+
 def link(text: str, file: Path, folder: Path) -> str:
     """Return a link from a page in `folder` to a file, or plain text if the file does not exist."""
     address = quote(os.path.relpath(file, folder))
-    shown = text if isinstance(text, Html) else escape(text)
-    return Html(f'<a href="{escape(address)}">{shown}</a>') if file.exists() else text
+    return Html(f'<a href="{escape(address)}">{escaped(text)}</a>') if file.exists() else text
 
 
 def heading(text: str, level: int = 2, within: str = "") -> str:
     """Return a heading that links to itself. For subsections, `within` is the title of the section."""
-    anchor = re.sub(r"\W+", "-", f"{within} {text}".strip().lower())
+    anchor = _anchor(f"{within} {text}")
     return f'<h{level} id="{anchor}"><a href="#{anchor}">{escape(text)}</a></h{level}>'
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"\W+", "-", title.strip().lower())
 
 
 def contents(titles: Iterable[str]) -> str:
     """Return a line of links to sections."""
-    links = (re.sub(r"<h2 id=.*?>|</h2>", "", heading(title)) for title in titles)
+    links = (f'<a href="#{_anchor(title)}">{escape(title)}</a>' for title in titles)
     return f"<nav>{' · '.join(links)}</nav>"
 
 
@@ -145,34 +154,29 @@ def figures(files: Iterable[Path], folder: Path) -> str:
 
     The page is in `folder`. Clicking a figure opens its file.
     """
-    shown = sorted(
-        (_render_file(file, folder) for file in files), key=lambda kind_and_text: kind_and_text[0] != "sheet"
-    )
-    return f'<div class="figures">{"".join(text for _, text in shown)}</div>'
+    return f'<div class="figures">{"".join(_render_file(file, folder) for file in files)}</div>'
 
 
-def _render_file(file: Path, folder: Path) -> tuple[str, str]:
-    """Return the CSS class and the HTML of an image."""
+def _render_file(file: Path, folder: Path) -> str:
+    """Return an image with its caption. Charts have the CSS class `sheet`."""
     from PIL import Image
 
+    name = file.stem.replace("_", " ")
     with Image.open(file) as image:
         kind, width = "sheet" if image.info.get("Description") == CHART else "photos", image.width
-        caption = escape(image.info.get("Comment") or file.stem.replace("_", " "))
-    name = escape(file.stem.replace("_", " "))
-    shown = f'<img class="{kind}" alt="{name}" src="{embed_png(file.read_bytes())}">'
-    shown = link(Html(shown), file, folder)
-    caption = f"<figcaption>{caption}</figcaption>"
-    return kind, f'<figure tabindex="0" style="--width: {width}px">{shown}{caption}</figure>'
+        caption = escape(image.info.get("Comment") or name)
+    shown = Html(f'<img class="{kind}" alt="{escape(name)}" src="{embed_png(file.read_bytes())}">')
+    inside = f"{link(shown, file, folder)}<figcaption>{caption}</figcaption>"
+    return f'<figure tabindex="0" style="--width: {width}px">{inside}</figure>'
 
 
-def samples(images: Iterable[tuple[bytes, str]]) -> str:
-    """Return small images side by side. Each is given as PNG data and a caption of one or more lines."""
-    shown = "".join(
-        f'<figure><img alt="{escape(caption)}" src="{embed_png(image)}">'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
-        for image, caption in images
-    )
-    return f'<div class="samples">{shown}</div>'
+def samples(entries: Iterable[tuple[Sequence[bytes], str]]) -> str:
+    """Return small figures side by side. Each has one or more PNG images and a caption of one or more lines."""
+    shown = []
+    for images, caption in entries:
+        pictures = "".join(f'<img alt="{escape(caption)}" src="{embed_png(image)}">' for image in images)
+        shown.append(f"<figure><div>{pictures}</div><figcaption>{escape(caption)}</figcaption></figure>")
+    return f'<div class="samples">{"".join(shown)}</div>'
 
 
 def paragraph(text: str, soft: bool = False) -> str:
@@ -195,11 +199,16 @@ def table(names: Sequence[str], rows: Iterable[Sequence[Cell]], row_classes: Seq
     return f'<div class="table"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
 
 
+def text_of(cell: Cell) -> str:
+    """Return the displayed text of a cell."""
+    return cell if isinstance(cell, str) else cell[0]
+
+
 def _render_cell(cell: Cell, kind: str) -> str:
     text, key = cell if isinstance(cell, tuple) else (cell, None)
     kind = kind or (' class="long"' if len(text) > 60 and not isinstance(text, Html) else "")
     data = "" if key is None else f' data-key="{"" if math.isnan(key) else key}"'
-    return f"<td{kind}{data}>{text if isinstance(text, Html) else escape(text)}</td>"
+    return f"<td{kind}{data}>{escaped(text)}</td>"
 
 
 def picture(figure: Figure, what: str) -> str:

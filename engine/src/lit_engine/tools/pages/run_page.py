@@ -61,8 +61,8 @@ def render_page(run: Run) -> str:
         drawn = [file for file in drawn if file not in found]
         samples = run.path / "predictions" / f"{split}_samples.json"
         curves = [] if split else _curves(run, {file.stem for file in found})
-        drawings = [*curves, html.figures(found, run.path)] if found else [*curves]
-        parts[title] = [*drawings, *_classes(sections.get(section, {}), title), *_samples(samples, title)]
+        parts[title] = [*curves, *([html.figures(found, run.path)] if found else [])]
+        parts[title] += [*_classes(sections.get(section, {}), title), *_samples(samples, title)]
     changed = [
         (key, "not set" if before is None else str(before), str(now))
         for entry in entries
@@ -108,10 +108,13 @@ def _without_defaults(value: Any) -> Any:
     value = {name: _without_defaults(one) for name, one in value.items()}
     if str(value.get("class_path")).partition(".")[0] in sys.modules:
         with suppress(ImportError, AttributeError, ValueError):  # the class has moved or has no signature
-            kinds = reversed(resolve_name(value["class_path"]).__mro__)
-            known = {n: one.default for kind in kinds for n, one in signature(kind.__init__).parameters.items()}
-            given = value.get("init_args", {}).items()
-            value["init_args"] = {n: v for n, v in given if v != (list(d) if type(d := known.get(n)) is tuple else d)}
+            defaults: dict[str, Any] = {}
+            for kind in reversed(resolve_name(value["class_path"]).__mro__):
+                for name, parameter in signature(kind.__init__).parameters.items():
+                    default = parameter.default
+                    defaults[name] = list(default) if isinstance(default, tuple) else default
+            given = value.get("init_args", {})
+            value["init_args"] = {name: one for name, one in given.items() if one != defaults.get(name)}
     return value
 
 
@@ -212,14 +215,12 @@ def _classes(section: Mapping[str, Any], title: str) -> Iterator[str]:
         yield html.heading(f"By {what}", 3, title) + html.table([what, *titles], rows)
     if sum(samples.values()):
         yield from _averages(confusion, title)
-    pairs = [(n, true, other) for true, row in confusion.items() for other, n in row.items() if other != true]
-    if pairs:
-        most = sorted(pairs, key=lambda pair: -pair[0])[:MOST_PAIRS]
-        shares = [n / samples[true] for n, true, _ in most]
-        rows = [[t, o, (str(n), n), (f"{s:.1%}", s)] for (n, t, o), s in zip(most, shares, strict=True)]
-        yield html.heading("Most confused", 3, title) + html.table(
-            ["true", "predicted", "samples", "share of the class"], rows
-        )
+    wrong = Counter({(t, other): n for t, row in confusion.items() for other, n in row.items() if other != t})
+    if wrong:
+        most = [(*pair, n, n / samples[pair[0]]) for pair, n in wrong.most_common(MOST_PAIRS)]
+        rows = [[true, other, (str(n), n), (f"{share:.1%}", share)] for true, other, n, share in most]
+        titles = ["true", "predicted", "samples", "share of the class"]
+        yield html.heading("Most confused", 3, title) + html.table(titles, rows)
 
 
 def _averages(confusion: Mapping[str, Mapping[str, int]], title: str) -> Iterator[str]:
@@ -296,8 +297,7 @@ def render_card(run: Run) -> str:
     if kind != "other":
         metadata["pipeline_tag"] = kind
     names, rows = _numbers(run, sections)
-    lines = [[cell if isinstance(cell, str) else cell[0] for cell in row] for row in rows]
-    shown = [names, ["---", *("---:" for _ in names[1:])], *lines]
+    shown = [names, ["---", *("---:" for _ in names[1:])], *(map(html.text_of, row) for row in rows)]
     return "\n\n".join((
         f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---",
         f"<!-- {program()} {MARK}",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lit_engine.run.directory import csv_text
-from lit_engine.tools.pages.html import Cell
+from lit_engine.tools.pages.html import Cell, text_of
 from lit_engine.tools.runs.differences import CLASS, COUNT, Comparison, Row, count_states, mean_sd
 
 
@@ -25,12 +25,11 @@ class Column(NamedTuple):
 
     def is_constant(self) -> bool:
         """Return whether there are at least two rows and all have the same value. Such a column is redundant."""
-        texts = [cell if isinstance(cell, str) else cell[0] for cell in self.cells]
-        return len(texts) > 1 and len(set(texts)) == 1
+        return len(self.cells) > 1 and len({*map(text_of, self.cells)}) == 1
 
     def lines(self) -> list[str]:
         """Return the name and the cells, padded to equal width. Numeric columns are right-aligned."""
-        texts = [self.short or self.name, *(cell if isinstance(cell, str) else cell[0] for cell in self.cells)]
+        texts = [self.short or self.name, *map(text_of, self.cells)]
         side = "<" if all(isinstance(cell, str) for cell in self.cells) else ">"
         return [f"{text:{side}{max(map(len, texts))}}" for text in texts]
 
@@ -39,14 +38,10 @@ def columns_of(found: Comparison, rows: Sequence[Row], keys: Sequence[str]) -> l
     """Return the columns of the table (label, state, options, other differences, metrics and duration)."""
     grouped = any(row.grouped for row in rows)
     count = [(str(len(row.counted)), len(row.counted)) for row in rows]
-    first = Column("n", count) if grouped else Column("run", names_of(rows))
+    first = Column("n", count) if grouped else Column("run", names_of([row.runs[0].path for row in rows]))
     options, metrics = [], []
     for rank, (key, short) in enumerate(zip(keys, short_names(keys), strict=True)):
-        values = [row.runs[0].options.get(key) for row in rows]
-        cells: list[Cell] = [
-            (text, v) if isinstance(v, float) else text for text, v in zip(_options(rows, key), values, strict=True)
-        ]
-        options.append(Column(key, cells, 2 * rank + 1, short))
+        options.append(Column(key, _options(rows, key), 2 * rank + 1, short))
     for rank, name in enumerate(found.facts, len(keys)):
         known = [row.facts(name) for row in rows]
         texts = [" or ".join(facts) if len(facts) < 3 else f"{len(facts)} values" for facts in known]
@@ -97,9 +92,8 @@ def as_csv(columns: Sequence[Column]) -> str:
     return csv_text([dict(zip(whole, line, strict=True)) for line in lines], list(whole))
 
 
-def names_of(rows: Sequence[Row]) -> list[str]:
-    """Return the paths of single runs relative to their common folder."""
-    paths = [row.runs[0].path for row in rows]
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """Return the paths of runs relative to their common folder."""
     base = find_common_folder(paths)
     return [os.path.relpath(path.resolve(), base) for path in paths]
 
@@ -107,9 +101,9 @@ def names_of(rows: Sequence[Row]) -> list[str]:
 def labels(found: Comparison, rows: Sequence[Row]) -> list[str]:
     """Return legend labels for rows. Single runs get their paths, and groups get the options that differ."""
     if not found.over:
-        return names_of(rows)
+        return names_of([row.runs[0].path for row in rows])
     named = zip(short_names(found.keys), [_options(rows, key) for key in found.keys], strict=True)
-    columns = [[f"{name} {cell}" for cell in cells] for name, cells in named]
+    columns = [[f"{name} {text_of(cell)}" for cell in cells] for name, cells in named]
     return [", ".join(words) for words in zip(*columns, strict=True)] or ["all" for _ in rows]
 
 
@@ -139,6 +133,13 @@ def number(value: float, sd: float = math.nan) -> str:
     return f"{value:{form}}" + ("" if math.isnan(sd) else f" ± {sd:{form}}")
 
 
+def cell_of(value: Any) -> Cell:
+    """Return a value as a table cell. None results in a blank cell of a numeric column."""
+    if value is None:
+        return "", None
+    return (number(value), value) if isinstance(value, int | float) else str(value)
+
+
 def duration(seconds: float) -> Cell:
     """Return a duration as text, such as `3 h 05 min`, and in seconds. The text is empty for nan."""
     if math.isnan(seconds):
@@ -157,18 +158,18 @@ def _mean(row: Row, name: str) -> Cell:
 
 def _pooled(row: Row, name: str) -> Cell:
     pooled = row.pooled(name)
-    return (number(pooled[0]), pooled[0]) if pooled else ("", None)
+    return cell_of(pooled and pooled[0])
 
 
 def _states(row: Row) -> str:
     return count_states(run.state for run in row.runs) if row.grouped else row.runs[0].state
 
 
-def _options(rows: Sequence[Row], key: str) -> list[str]:
-    """Return the values of an option. Values are shortened unless this would make different values look the same."""
+def _options(rows: Sequence[Row], key: str) -> list[Cell]:
+    """Return the values of an option, shortened unless this would make different values look the same."""
     values = [row.runs[0].options.get(key, "") for row in rows]
     form = _short if len({_short(value) for value in values}) == len({repr(value) for value in values}) else str
-    return [form(value) for value in values]
+    return [(form(value), value) if isinstance(value, float) else form(value) for value in values]
 
 
 def _short(value: Any) -> str:

@@ -93,9 +93,10 @@ class Comparison:
         self.over = [_full_name(key.replace(".init_args", ""), options, differing) for key in over]
         _known("option", self.over, options)
         known = dict.fromkeys(name for run in runs for name in run.metrics)
-        named = {name: [n for n in known if n == name or (strip_stage(n) == name and get_stage(n) != "train")] or [name]
-                 for name in chosen}  # fmt: skip
-        self.chosen = [name for names in named.values() for name in names]
+        self.chosen: list[str] = []
+        for name in chosen:
+            matching = [n for n in known if n == name or (strip_stage(n) == name and get_stage(n) != "train")]
+            self.chosen += matching or [name]
         _known("metric", self.chosen, known)
         keys = [key for key in differing if key not in self.over]
         groups: dict[Any, list[Run]] = {}
@@ -125,8 +126,8 @@ class Comparison:
             return self.given
         sign = -1 if next(run for run in self.runs if run.monitor).maximize else 1
         values = [sign * row.metric(self.monitors[0])[0] for row in self.given]
-        order = sorted(range(len(values)), key=lambda place: math.inf if math.isnan(values[place]) else values[place])
-        return [self.given[place] for place in order]
+        ranks = [math.inf if math.isnan(value) else value for value in values]
+        return [row for _, row in sorted(zip(ranks, self.given, strict=True), key=lambda pair: pair[0])]
 
     def notes(self) -> list[str]:
         """Return a summary of the runs' states and the caveats that apply to the table."""
@@ -144,10 +145,9 @@ class Comparison:
         mixed = [name for name in self.facts if any(len(row.facts(name)) > 1 for row in self.rows)]
         if mixed:
             notes.append(f"runs in one group differ in: {', '.join(mixed)}")
-        splits = {
-            split: {run.data[split] for run in self.runs if split in run.data} for split in ("train", "val", "test")
-        }
-        if changed := [split for split, fingerprints in splits.items() if len(fingerprints) > 1]:
+        fingerprints = {(split, found) for run in self.runs for split, found in run.data.items()}
+        counts = Counter(split for split, _ in fingerprints)
+        if changed := [split for split in ("train", "val", "test") if counts[split] > 1]:
             notes.append(f"the runs have different data: {', '.join(changed)}")
         return notes
 

@@ -12,7 +12,7 @@ from lit_engine.errors import UserError, did_you_mean
 from lit_engine.run.metric_names import counterpart, get_stage, is_detail, strip_stage
 from lit_engine.tools.json_output import HELP, json_document, run_entry
 from lit_engine.tools.pages.html import Cell
-from lit_engine.tools.runs.columns import Column, duration, in_terminal, number
+from lit_engine.tools.runs.columns import Column, cell_of, duration, in_terminal, number
 from lit_engine.tools.runs.reading import Run, lower_is_better, read_runs
 
 FOLDERS = ("runs", "repeats", "sweeps")
@@ -92,7 +92,7 @@ def _quality(run: Run, name: str) -> float:
 
 def _value(run: Run, name: str, stage: str) -> Cell:
     found = counterpart(name, stage, run.metrics)
-    return (number(run.metrics[found]), run.metrics[found]) if found else ("", None)
+    return cell_of(found and run.metrics[found])
 
 
 def _tested(run: Run) -> str:

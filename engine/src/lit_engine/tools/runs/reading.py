@@ -69,8 +69,6 @@ class Run:
             trained = {n: v for n, v in numbers(fit).items() if get_stage(n) == "train" and not n.startswith("best ")}
             validated = _best(own, monitor, maximize, known) or numbers(fit, "val")
             took = [entry["seconds"] for entry in entries if "seconds" in entry]
-            if not took and "seconds" in fit:  # the run was killed during the test
-                took = [fit["seconds"]]
             times = [datetime.fromisoformat(entry["time"]) for entry in entries]
             if state == "running" and times:
                 took = [*took, (datetime.now(UTC) - times[-1]).total_seconds()]
@@ -159,22 +157,24 @@ def _runs_in(folder: Path) -> Iterator[Path]:
 
 def _best(rows: list[dict[str, str]], monitor: Any, maximize: bool, known: float | None) -> Numbers:
     """Return the metrics of the best validation in metrics.csv (the last validation if no metric is monitored)."""
-    watched = {number: float(row[monitor]) for number, row in enumerate(rows) if row.get(monitor)}
-    finite = {number: value for number, value in watched.items() if math.isfinite(value)}
     names = [name for name in (rows[0] if rows else ()) if name and get_stage(name) == "val"]
     validated = [row for row in rows if any(row.get(name) for name in names)]
-    if finite:
-        best = known if known is not None else (max if maximize else min)(finite.values())
-        validated = [rows[min(finite, key=lambda number: abs(finite[number] - best))]]
-    best_row = validated[-1] if validated else {}
+    watched = [row for row in rows if row.get(monitor) and math.isfinite(float(row[monitor]))]
+    if watched:
+        best = known if known is not None else (max if maximize else min)(float(row[monitor]) for row in watched)
+        best_row = min(watched, key=lambda row: abs(float(row[monitor]) - best))
+    else:
+        best_row = validated[-1] if validated else {}
     return numbers({name: float(best_row[name]) for name in names if best_row.get(name)})
 
 
 def numbers(section: Mapping[str, Any], stage: str = "") -> Numbers:
     """Return the metrics in a section of metrics.json, optionally for one stage. Per-class metrics are excluded."""
-    named = {name: value for name, value in section.items() if not is_detail(name)}
-    of_stage = {name: value for name, value in named.items() if not stage or get_stage(name) == stage}
-    return {name: value for name, value in of_stage.items() if isinstance(value, int | float)}
+    return {
+        name: value
+        for name, value in section.items()
+        if isinstance(value, int | float) and not is_detail(name) and (not stage or get_stage(name) == stage)
+    }
 
 
 def parts_of(section: Mapping[str, Any]) -> dict[str, Numbers]:

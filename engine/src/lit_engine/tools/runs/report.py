@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 
 from lit_engine.run.metric_names import get_stage, is_detail, strip_stage
 from lit_engine.tools.pages.chart import COLOURS, STYLE, Series, chart, choice, legend, positions, swatch
-from lit_engine.tools.pages.html import Cell, Html, heading, link, page, paragraph, table
-from lit_engine.tools.runs.columns import Column, columns_of, labels, number, short_names, table_of
+from lit_engine.tools.pages.html import Html, escaped, heading, link, page, paragraph, table, text_of
+from lit_engine.tools.runs.columns import Column, cell_of, columns_of, labels, number, short_names, table_of
 from lit_engine.tools.runs.differences import Comparison, Row, mean_sd
 
 CHANGES = 6  # maximum number of gains and maximum number of losses
@@ -32,7 +31,7 @@ def page_of(found: Comparison, title: str, footer: str, folder: Path) -> str:
     for kind, lines in changes(found).items():
         before, after = labels(found, found.given)
         parts += [heading(f"Largest changes in the test: {kind}"), paragraph(f"From {before} to {after}.", soft=True)]
-        cells: list[list[Cell]] = [[name, *((number(v), v) for v in values)] for name, *values in lines]
+        cells = [list(map(cell_of, line)) for line in lines]
         parts.append(table([kind, "before", "after", "change"], cells))
     if found.over:
         runs = [Row([run], False) for row in found.rows for run in row.runs]
@@ -42,17 +41,17 @@ def page_of(found: Comparison, title: str, footer: str, folder: Path) -> str:
 
 def _table(columns: Sequence[Column], rows: Sequence[Row], folder: Path, marked: bool = False) -> str:
     """Return a table in which each run links to its page. If `marked`, rows show the colours of their curves."""
+    titles = [column.short or column.name for column in columns]
     cells = [list(line) for line in zip(*(column.cells for column in columns), strict=True)]
-    marked = marked and len(cells) == len(rows)
-    for order, (line, row) in enumerate(zip(cells, rows, strict=False)):
+    if columns[0].name == "metric":  # the rows are the metrics of a single group
+        return table(titles, cells)
+    for order, (line, row) in enumerate(zip(cells, rows, strict=True)):
         if columns[0].name == "run":
-            line[0] = link(str(line[0]), row.runs[0].path / "index.html", folder)
+            line[0] = link(text_of(line[0]), row.runs[0].path / "index.html", folder)
         if marked:
-            text, key = line[0] if isinstance(line[0], tuple) else (line[0], None)
-            text = Html(swatch(order) + (text if isinstance(text, Html) else escape(text)))
-            line[0] = text if key is None else (text, key)
-    classes = [f"s{order}" for order in range(len(rows))] if marked else ()
-    return table([column.short or column.name for column in columns], cells, classes)
+            text = Html(swatch(order) + escaped(text_of(line[0])))
+            line[0] = text if isinstance(line[0], str) else (text, line[0][1])
+    return table(titles, cells, [f"s{order}" for order in range(len(rows))] if marked else ())
 
 
 def curves(found: Comparison) -> list[str]:
@@ -73,13 +72,13 @@ def curves(found: Comparison) -> list[str]:
     each_epoch = all(
         len(run.curve(metrics[n], "epoch")) == len(run.curve(metrics[n], "step")) for n in shown for run in found.runs
     )
+    # Later series are drawn on top. A run is drawn above its later forks, which start with a copy of its curve.
+    started = [row.runs[0].started.timestamp() for row in found.rows]
+    orders = sorted(range(len(found.rows)), key=lambda order: (order < len(COLOURS), -started[order], -order))
     for place, metric in enumerate(metrics):
         for number_of, by in enumerate(X):
-            series = [_line(row, metric, by, order, names[order]) for order, row in enumerate(found.rows)]
+            series = [_line(found.rows[order], metric, by, order, names[order]) for order in orders]
             if series := [one for one in series if one.points]:
-                # A run is drawn above its later forks, which start with a copy of its curve.
-                started = [row.runs[0].started.timestamp() for row in found.rows]
-                series.sort(key=lambda one: (one.order < len(COLOURS), -started[one.order], -one.order))
                 log = strip_stage(metric).endswith("loss") and min(y for one in series for _, y in one.points) > 0
                 panels.append(chart(metric, by, series, (False, log), classes=f"metric-{place} x-{number_of}"))
     if not panels:

@@ -11,6 +11,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from shlex import quote
 from typing import Any
 
@@ -34,18 +35,20 @@ class Samples:
     total score is their mean.
     """
 
-    a: Floats
-    b: Floats
+    stats: Sequence[Floats]
     score: Score
-    values: tuple[Floats, Floats]
+    values: Sequence[Floats]
     is_binary: bool = False
 
     def __post_init__(self) -> None:
-        if not all(np.isfinite(self.score(sums.sum(axis=0))) for sums in (self.a, self.b)):
+        if not all(np.isfinite(self.score(rows.sum(axis=0))) for rows in self.stats):
             raise UserError("--test: the metric is undefined for these samples, like R² of a constant target")
 
     def outcome(self) -> Outcome:
-        return mcnemar(*self.values) if self.is_binary else resample(self.a, self.b, self.score)
+        if self.is_binary:
+            return mcnemar(*self.values)
+        a, b = self.stats
+        return resample(a, b, self.score)
 
 
 class Table:
@@ -147,9 +150,9 @@ def _is_available(metric: str, a: Table, b: Table) -> bool:
 
 def _mean(values: Sequence[Floats], root: bool = False, is_binary: bool = False) -> Samples:
     """Return `Samples` for a metric that is a mean over samples, or (with `root`) the square root of a mean."""
-    a, b = (np.stack([value, np.ones(len(value))], axis=1) for value in values)
+    stats = [np.stack([value, np.ones(len(value))], axis=1) for value in values]
     power = 0.5 if root else 1.0
-    return Samples(a, b, lambda sums: (sums[..., 0] / sums[..., 1]) ** power, (values[0], values[1]), is_binary)
+    return Samples(stats, lambda sums: (sums[..., 0] / sums[..., 1]) ** power, values, is_binary)
 
 
 def _classes(kind: str, a: Table, b: Table) -> Samples:
@@ -162,7 +165,7 @@ def _classes(kind: str, a: Table, b: Table) -> Samples:
         if kind == "accuracy":
             hits = [np.array([p == t for p, t in zip(*both, strict=True)], float) for both in labels]
             return _mean(hits, is_binary=True)
-        names = sorted(set[str]().union(*(found for both in labels for sets in both for found in sets)))
+        names = sorted({name for both in labels for sets in both for found in sets for name in found})
         stats = []
         for predicted, true in labels:
             hot = [np.array([[name in found for name in names] for found in sets], float) for sets in (predicted, true)]
@@ -175,7 +178,7 @@ def _classes(kind: str, a: Table, b: Table) -> Samples:
         either = predicted + true
         return _mean_ratio(2 * hits, either) if kind == "f1" else _mean_ratio(hits, either - hits)
 
-    return Samples(stats[0], stats[1], score, (score(stats[0]), score(stats[1])))
+    return Samples(stats, score, [score(rows) for rows in stats])
 
 
 def _mean_ratio(above: Floats, below: Floats) -> Floats:
@@ -209,8 +212,7 @@ def _regression(kind: str, part: str, a: Table, b: Table) -> Samples:
         squares, first, second = np.split(sums[..., :-1], 3, axis=-1)
         return 1 - _mean_ratio(squares, second - first**2 / sums[..., -1:])
 
-    values = [-(error**2 / scale**2).sum(axis=1) for error in errors]
-    return Samples(stats[0], stats[1], score, (values[0], values[1]))
+    return Samples(stats, score, [-(error**2 / scale**2).sum(axis=1) for error in errors])
 
 
 def _texts(kind: str, a: Table, b: Table) -> Samples:
@@ -221,15 +223,18 @@ def _texts(kind: str, a: Table, b: Table) -> Samples:
         raise UserError(f"--test {kind} needs sacrebleu: pip install sacrebleu") from error
     signatures = RunDir(a.run.path).metrics().get("test", {}).get("signatures", {})
     signature = dict(pair.split(":", 1) for pair in signatures.get(kind, "").split("|") if pair)
-    lowercase, tokenize = signature.get("case") == "lc", signature.get("tok")
-    corpus, single = ((BLEU(lowercase, force=True, tokenize=tokenize, effective_order=each) if kind == "bleu" else
-                       CHRF(word_order=int(signature.get("nw", 0)), lowercase=lowercase))
-                      for each in (False, True))  # fmt: skip
-    split = [str(text).split(" | ") for text in a.column("references")]
-    references: Any = [[own[i] if i < len(own) else None for own in split] for i in range(max(map(len, split)))]
+    lowercase = signature.get("case") == "lc"
+    if kind == "bleu":
+        tokenize = signature.get("tok")
+        corpus: Any = BLEU(lowercase, force=True, tokenize=tokenize)
+        single: Any = BLEU(lowercase, force=True, tokenize=tokenize, effective_order=True)
+    else:
+        corpus = single = CHRF(word_order=int(signature.get("nw", 0)), lowercase=lowercase)
+    # One list for the first references of all samples, one for the second references, and so on.
+    references: Any = list(zip_longest(*(str(text).split(" | ") for text in a.column("references"))))
     stats = []
     for table in (a, b):
-        texts = ["" if text is None else str(text) for text in table.column("hypothesis")]
+        texts = [str(text) for text in table.column("hypothesis")]
         stats.append(np.array(corpus._extract_corpus_statistics(texts, references), np.float64))
 
     def score(sums: Floats, metric: Any = corpus) -> Floats:
@@ -237,4 +242,4 @@ def _texts(kind: str, a: Table, b: Table) -> Samples:
         scores = [metric._compute_score_from_stats(row).score for row in rows]
         return np.array(scores).reshape(sums.shape[:-1])
 
-    return Samples(stats[0], stats[1], score, (score(stats[0], single), score(stats[1], single)))
+    return Samples(stats, score, [score(rows, single) for rows in stats])

@@ -162,14 +162,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def compute_t_test_p(t: float, df: int) -> float:
     """Return the two-sided p-value of t with `df` degrees of freedom (Abramowitz & Stegun, 26.7.3–4)."""
-    sine, cosine = abs(t) / math.hypot(t, math.sqrt(df)), math.sqrt(df) / math.hypot(t, math.sqrt(df))
-    start = 1 if df % 2 else 0
-    orders = range(start + 1, df - 1, 2)
-    factors = itertools.accumulate(orders, lambda last, k: last * k / (k + 1) * cosine**2, initial=1.0)
-    total = sine * math.fsum(factors)
-    if df % 2:
-        inside = math.asin(sine) + (cosine * total if df > 1 else 0)
-        return max(0.0, 1 - 2 / math.pi * inside)
+    angle = math.atan(abs(t) / math.sqrt(df))
+    is_odd = df % 2
+    orders = range(1 + is_odd, df - 1, 2)
+    factors = itertools.accumulate(orders, lambda last, k: last * k / (k + 1) * math.cos(angle) ** 2, initial=1.0)
+    total = math.sin(angle) * math.fsum(factors)
+    if is_odd:
+        total = 2 / math.pi * (angle + (math.cos(angle) * total if df > 1 else 0))
     return max(0.0, 1 - total)
 
 

@@ -17,7 +17,7 @@ from lit_engine.project import program
 from lit_engine.run.directory import RunDir
 from lit_engine.run.metric_names import get_stage, recorded_name, strip_stage
 from lit_engine.tools.pages.html import Cell, heading, page, paragraph, samples, table
-from lit_engine.tools.runs.columns import number
+from lit_engine.tools.runs.columns import cell_of, names_of, number
 from lit_engine.tools.runs.reading import Run, lower_is_better, read_runs
 from lit_engine.tools.runs.samples import Table, check_same_samples, samples_of
 from lit_engine.tools.runs.significance import LEVEL, PERMUTED, Outcome, holm, paired_runs
@@ -83,8 +83,14 @@ def find_all(names: Sequence[str], metrics: Sequence[str]) -> list[Finding]:
     if len(names) < 2:
         raise UserError(f"--test needs two runs or folders of runs: {program()} compare A B --test {metrics[0]}")
     first, *others = ((name, read_runs([name])) for name in names)
-    found = [_by_samples(metric, first[1][0], other[1][0]) if len(first[1]) == len(other[1]) == 1 else
-             _by_runs(metric, first, other) for other in others for metric in metrics]  # fmt: skip
+    found = []
+    for other in others:
+        are_single_runs = len(first[1]) == len(other[1]) == 1
+        for metric in metrics:
+            if are_single_runs:
+                found.append(_by_samples(metric, first[1][0], other[1][0]))
+            else:
+                found.append(_by_runs(metric, first, other))
     adjusted = holm([one.outcome.p for one in found])
     return [replace(one, adjusted=p) for one, p in zip(found, adjusted, strict=True)]
 
@@ -114,15 +120,7 @@ def _by_samples(metric: str, a: Run, b: Run) -> Finding:
 def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) -> Finding:
     """Compare two groups, pairing runs with the same seed and fold. Runs with the same fold are averaged."""
     notes: list[str] = []
-    groups: list[dict[Any, Run]] = []
-    for name, runs in (a, b):
-        groups.append({})
-        for run in runs:
-            key = run.options.get("data.fold"), run.options.get("seed_everything")
-            if run.state != "finished":
-                notes.append(f"left out: {run.path} ({run.state})")
-            elif groups[-1].setdefault(key, run) is not run:
-                raise UserError(f"{name} has several runs with seed {key[1]}: --test needs one run for each seed")
+    groups = [_by_fold_and_seed(name, runs, notes) for name, runs in (a, b)]
     keys = [key for key in groups[0] if key in groups[1]]
     if len(keys) < 2:
         seeds = [", ".join(str(seed) for _, seed in group) or "none" for group in groups]
@@ -131,8 +129,8 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
                         f"add runs with `{program()} repeat CONFIG --seeds 1 2 3 4 5 6 --dir DIR`")  # fmt: skip
     if unpaired := [run.path for group in groups for key, run in group.items() if key not in keys]:
         notes.append(f"ignored {first_of(unpaired)}: the other group has no run with the same seed or fold")
-    values: dict[Any, list[tuple[float, float]]] = {}
     is_folds = len({fold for fold, _ in keys}) > 1
+    values: dict[Any, list[tuple[float, float]]] = {}
     for key in keys:
         one, other = groups[0][key], groups[1][key]
         sets = [(run.options.get("data"), run.metrics.get("test/samples")) for run in (one, other)]
@@ -142,17 +140,34 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
         if not np.isfinite(pair).all():
             raise UserError(f"{metric} must be finite: it is {pair[0]} in {one.path} and {pair[1]} in {other.path}")
         values.setdefault(key[0] if is_folds else key, []).append(pair)
-    means = np.array([np.mean(pairs, axis=0) for pairs in values.values()])
-    overlap = None
-    if is_folds:
-        # The last epoch may be incomplete.
-        known = {unit: [*one.curve(f"train/{unit}", "step").values()] for unit in ("tokens", "pixels", "samples")}
-        sizes = [(one.metrics.get(f"test/{unit}"), max(counts, default=0)) for unit, counts in known.items()]
-        overlap = next((test / train for test, train in sizes if test and train), 1 / (len(values) - 1))
-    elif len(keys) < PERMUTED:
+    if not is_folds and len(keys) < PERMUTED:
         notes.append(f"with at least {PERMUTED} seeds, a permutation test is used, which does not assume normality")
+    means = np.array([np.mean(pairs, axis=0) for pairs in values.values()])
+    overlap = (_overlap(one) or 1 / (len(values) - 1)) if is_folds else None
     outcome, name = paired_runs(means[:, 0], means[:, 1], overlap), _recorded(metric, one)
     return Finding(name, a[0], b[0], outcome, "folds" if is_folds else "seeds", lower_is_better(one, name), notes)
+
+
+def _by_fold_and_seed(name: str, runs: list[Run], notes: list[str]) -> dict[tuple[Any, Any], Run]:
+    """Return the finished runs of a group, keyed by fold and seed. The other runs are added to the notes."""
+    found: dict[tuple[Any, Any], Run] = {}
+    for run in runs:
+        key = run.options.get("data.fold"), run.options.get("seed_everything")
+        if run.state != "finished":
+            notes.append(f"left out: {run.path} ({run.state})")
+        elif found.setdefault(key, run) is not run:
+            raise UserError(f"{name} has several runs with seed {key[1]}: --test needs one run for each seed")
+    return found
+
+
+def _overlap(run: Run) -> float | None:
+    """Return the ratio of test samples (or tokens, or pixels) to training samples, or None if it is unknown."""
+    for unit in ("tokens", "pixels", "samples"):
+        test = run.metrics.get(f"test/{unit}")
+        train = max(run.curve(f"train/{unit}", "step").values(), default=0)  # the last epoch may be incomplete
+        if test and train:
+            return test / train
+    return None
 
 
 def _recorded(metric: str, run: Run) -> str:
@@ -172,16 +187,16 @@ def render_page(found: Sequence[Finding], footer: str) -> str:
     for one in found:
         section = f"{one.metric}: {one.b} compared with {one.a}"
         parts += [heading(section), *map(paragraph, one.lines())]
-        rows = [(one.won, "Won"), (one.lost, "Lost")] if one.tables else []
-        if (samples_of_one := (one.b, one.won, one.lost)) in shown_before:  # metrics may share samples
+        changed = (one.b, one.won, one.lost)
+        if not one.tables or changed in shown_before:  # metrics may share samples
             continue
-        shown_before.append(samples_of_one)
-        is_of_classes = one.tables and "source" not in one.tables[0].names and one.metric in ("accuracy", "f1", "iou")
-        wanted = [i for places, _ in rows for i in places[:SHOWN]]
-        images = load_images(one.tables[1].run.path, wanted) if is_of_classes and wanted else {}
-        for places, title in rows:
-            if shown := places[:SHOWN]:
-                count = f"{len(shown)} of {len(places):,}" if len(shown) < len(places) else str(len(places))
+        shown_before.append(changed)
+        has_classes = "source" not in one.tables[0].names and one.metric in ("accuracy", "f1", "iou")
+        wanted = [*one.won[:SHOWN], *one.lost[:SHOWN]]
+        images = load_images(one.tables[1].run.path, wanted) if has_classes and wanted else {}
+        for title, indices in (("Won", one.won), ("Lost", one.lost)):
+            if shown := indices[:SHOWN]:
+                count = f"{len(shown)} of {len(indices):,}" if len(shown) < len(indices) else str(len(indices))
                 parts.append(heading(f"{title}: {count}", 3, section))
                 parts.append(_gallery(one.tables, shown, images) if images else _rows(one.tables, shown))
     return page(f"Is {found[0].b} better?" if len(found) == 1 else f"Compared with {found[0].a}", parts, footer)
@@ -190,35 +205,24 @@ def render_page(found: Sequence[Finding], footer: str) -> str:
 def _rows(tables: Sequence[Table], shown: Sequence[int]) -> str:
     """Return a table of predictions for some samples. If the models differ in a column, both columns are shown."""
     columns: dict[str, list[Cell]] = {}
-    labels = _labels(tables)
+    labels = names_of([one.run.path for one in tables])
     for name in [name for name in tables[0].names if name in tables[1].names and name not in ("rank", "class_name")]:
-        a, b = ([_cell(one.rows[index][name]) for index in shown] for one in tables)
+        a, b = ([cell_of(one.rows[index][name]) for index in shown] for one in tables)
         columns |= {name: a} if a == b else {f"{name} ({labels[0]})": a, f"{name} ({labels[1]})": b}
     return table([*columns], zip(*columns.values(), strict=True))
-
-
-def _labels(tables: Sequence[Table]) -> tuple[str, str]:
-    """Return labels for two runs. They are the shortest trailing parts of the paths that differ."""
-    a, b = (one.run.path.parts for one in tables)
-    same = next((n for n in range(min(len(a), len(b))) if a[-1 - n] != b[-1 - n]), max(len(a), len(b)))
-    return "/".join(a[-1 - same :]), "/".join(b[-1 - same :])
-
-
-def _cell(value: Any) -> Cell:
-    return (number(value), value) if isinstance(value, int | float) else str(value or "")
 
 
 def _gallery(tables: Sequence[Table], shown: Sequence[int], images: dict[int, bytes]) -> str:
     """Return the images of some samples with the true and predicted classes."""
     names = {row["prediction"]: row["class_name"] for t in tables for row in t.rows.values() if "class_name" in row}
-    captions, labels = [], _labels(tables)
+    captions, labels = [], names_of([one.run.path for one in tables])
     for index in shown:
         a, b = (one.rows[index] for one in tables)
         words = [f"index {index}"]
         for what, row, column in (("true", a, "target"), (labels[0], a, "prediction"), (labels[1], b, "prediction")):
             words += [f"{what}: {names.get(row[column], row[column])}"] if column in row else []
         captions.append("\n".join(words))
-    return samples([(images[index], caption) for index, caption in zip(shown, captions, strict=True)])
+    return samples([([images[index]], caption) for index, caption in zip(shown, captions, strict=True)])
 
 
 def load_images(run: Path, indices: Sequence[int]) -> dict[int, bytes]:
