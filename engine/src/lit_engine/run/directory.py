@@ -215,12 +215,10 @@ class RunDir:
         return lock
 
     def state(self) -> str:
-        """Return `running`, `finished`, `failed`, `stopped` (by a signal), `killed` (no exit status) or `unfinished`.
-
-        A run is `unfinished` if it was created by an earlier version and did not finish.
+        """Return `running`, `finished`, `failed`, `stopped` (by a signal) or `killed` (no exit status).
 
         Raises:
-            RunError: provenance.json or metrics.json is broken.
+            RunError: provenance.json is broken.
         """
         if (self.path / ".lock").exists():
             try:
@@ -230,10 +228,10 @@ class RunDir:
                 return "running"
             except OSError:  # training requires a writable folder
                 pass
-        last = {"status": ..., **(self.entries() or [{}])[-1]}["status"]
-        if last is ...:
-            return "finished" if "fit" in self.metrics() else "unfinished"
-        return "killed" if last is None else "finished" if last == 0 else "stopped" if last > 128 else "failed"
+        status = (self.entries() or [{}])[-1].get("status")
+        if status is None:
+            return "killed"
+        return "finished" if status == 0 else "stopped" if status > 128 else "failed"
 
     def end(self, status: int, **known: Any) -> None:
         """Add the exit status and other values, such as the duration, to the last entry of provenance.json."""
