@@ -1,8 +1,6 @@
 """The logger that writes metrics.csv during training, and the callback that writes metrics.json at the end."""
 
 import contextlib
-import csv
-import io
 import math
 import re
 import sys
@@ -11,7 +9,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import Any, TextIO
+from typing import Any
 
 import yaml
 from lightning.pytorch import LightningModule, Trainer
@@ -26,7 +24,7 @@ from lit_engine.data.fingerprint import fingerprints
 from lit_engine.data.module import accumulation_steps
 from lit_engine.distributed.processes import measure_peak_memory, print_once
 from lit_engine.errors import NonFiniteError, RunError, UserError
-from lit_engine.run.directory import RunDir, write_text
+from lit_engine.run.directory import RunDir, csv_text, write_text
 from lit_engine.run.metric_names import INTERVAL, is_detail, recorded_name, split_stage, strip_stage
 from lit_engine.run.options import iterate_changes
 from lit_engine.training.exact import totals_of
@@ -61,8 +59,8 @@ class MetricsCSV(Logger):
         self.file = Path(folder) / "metrics.csv"
         self._columns: list[str] = []
         self._rows: list[dict[str, Any]] = []
-        self._written = 0  # number of rows in the file whose values are final
-        self._end = 0  # byte offset at which these rows end
+        self._final = 0  # number of rows in `_text`
+        self._text = ""  # the header and the rows whose values are final, as CSV
         self._saved = monotonic()
         self._changed = False  # whether there are new values to write. A finished run has none, even if it is resumed.
         self.stage: Callable[[], str] = lambda: "train"  # returns the current stage
@@ -118,34 +116,21 @@ class MetricsCSV(Logger):
         if new or not self._columns:
             leading = [c for c in COUNTERS if c not in self._columns]
             self._columns += leading + [name for name in new if name not in COUNTERS]
-            self._written = self._end = 0  # the header has changed, so the whole file must be rewritten
+            self._final, self._text = 0, ""  # the header has changed
         if monotonic() - self._saved >= SAVE_SECONDS:
             with contextlib.suppress(OSError):  # a full disk is reported when the next checkpoint is saved
                 self.save()
 
     @rank_zero_only
     def save(self) -> None:
-        """Write the new rows. The last row may still receive more values, so the next call overwrites it."""
+        """Replace the file. Only new rows are formatted, and the last row, which may still receive more values."""
         self._saved = monotonic()
         if not self._changed:
             return
-        if not self._end:
-            header = io.StringIO()
-            csv.DictWriter(header, self._columns, lineterminator="\n").writeheader()
-            self._write(header, self._rows[:-1])
-            write_text(self.file, header.getvalue())  # atomic, so that no earlier row can be lost
-            self._written, self._end = len(self._rows) - 1, len(header.getvalue().encode())
-        with self.file.open("r+", newline="", encoding="utf-8") as file:
-            file.seek(self._end)
-            file.truncate()
-            self._write(file, self._rows[self._written : -1])
-            file.flush()
-            self._end, self._written = file.tell(), len(self._rows) - 1
-            self._write(file, self._rows[-1:])
+        self._text += csv_text(self._rows[self._final : -1], self._columns, header=not self._text)
+        self._final = len(self._rows) - 1
+        write_text(self.file, self._text + csv_text(self._rows[-1:], self._columns, header=False))
         self._changed = False  # only now, because writing fails if the disk is full
-
-    def _write(self, file: TextIO, rows: list[dict[str, Any]]) -> None:
-        csv.DictWriter(file, self._columns, restval="", lineterminator="\n").writerows(rows)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:

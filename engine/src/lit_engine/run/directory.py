@@ -57,11 +57,12 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
-    """Return rows as CSV text with a header. `columns` defaults to the columns of the first row."""
+def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = (), header: bool = True) -> str:
+    """Return rows as CSV text. `columns` defaults to the columns of the first row."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns or list(rows[0]), lineterminator="\n")
-    writer.writeheader()
+    if header:
+        writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
 
