@@ -54,6 +54,13 @@ yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, value: dumper.represe
 # Options that a run's config.yaml omits, because they do not describe the run itself.
 NOT_IN_CONFIG = (*(option.name for option in OPTIONS if not option.is_recorded), "ckpt_path", "config")
 
+# Options that exclude others, with the reason.
+EXCLUDED = {
+    "run": ("uses an existing run and its weights", ("run_name", "find", "init_from")),
+    "plan": ("only works for a new run", ("run", "resume", "find", "plot_lr")),
+    "fork": ("continues the training of a run in a new run", ("run", "init_from", "find", "plan", "plot_lr")),
+}
+
 
 class Invocation(NamedTuple):
     """A rewritten command line."""
@@ -214,22 +221,14 @@ def check(subcommand: str, options: Namespace) -> None:
     for option in OPTIONS:
         if options[option.name] and subcommand not in option.commands:
             raise UserError(f"{option.name} is not an option of {subcommand}")
-    if options.run and options.run_name:
-        raise UserError("--run_name is for a new run, and --run for an existing run: set only one of them")
-    if options.run and options.find:
-        raise UserError("--find starts from initial weights: use a config instead of --run")
-    for name in ("run", "resume", "find", "plot_lr"):
-        if options.plan and options[name]:
-            raise UserError(f"--plan only works for a new run: remove --{name}")
+    for name, (reason, excluded) in EXCLUDED.items():
+        for other in excluded:
+            if options[name] and options[other]:
+                raise UserError(f"--{name} {reason}: remove --{other}")
     if options.json and not options.plan:
         raise UserError("--json needs --plan")
     if options.resume and not options.run_name:
         raise UserError("--resume needs the name of the run to continue or create: set --name")
-    for name in ("run", "init_from", "find", "plan", "plot_lr"):
-        if options.fork and options[name]:
-            raise UserError(f"--fork continues the training of a run in a new run: remove --{name}")
-    if options.run and options.init_from:
-        raise UserError("--run resumes with the weights of the run: remove --init_from")
     if any(not re.match(r"https?://[\w.-]", os.path.expandvars(url)) for url in options.notify or ()):
         raise UserError("notify: a URL needs http:// or https:// followed by a host, and its variables must be set")
     strategy, known = options.trainer.strategy, ["auto", *StrategyRegistry.available_strategies()]
