@@ -26,7 +26,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lit_engine._jsonargparse import find_reason, list_actions, subcommand_parsers
 from lit_engine._lightning import ParsingCLI, remember_missing_cuda
-from lit_engine.classes.names import check_config, drop_weights, resolve_class_name, resolve_class_paths
+from lit_engine.classes.names import check_config, drop_weights, find_argument, resolve_class_name, resolve_class_paths
 from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, UsageError, locate_error, pairs
 from lit_engine.cli.options import CKPT_PATH, FLAGS, MATMUL_PRECISION, OPTIONS
 from lit_engine.data.module import build_datamodule
@@ -461,17 +461,6 @@ def replace_run_dir(value: Any, run: Path) -> Any:
         for key, item in list((vars(value) if isinstance(value, Namespace) else value).items()):
             value[key] = replace_run_dir(item, run)
     return value
-
-
-def find_argument(kind: Any, name: str) -> inspect.Parameter | None:
-    """Find a constructor argument by name. If a class accepts `**kwargs`, its base class is also searched."""
-    for one in getattr(kind, "__mro__", ()):
-        parameters = inspect.signature(one.__init__).parameters
-        if name in parameters:
-            return parameters[name]
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            break
-    return None
 
 
 def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> dict[str, Any]:
