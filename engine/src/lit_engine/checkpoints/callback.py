@@ -85,12 +85,11 @@ class Checkpoint(ModelCheckpoint):
         if not self.keep_last or not trainer.is_global_zero or epoch < 0 or not last.exists():
             return
         kept = last.with_name(f"epoch{epoch:03d}.ckpt")
-        if not (kept.exists() and kept.samefile(last)):
-            kept.unlink(missing_ok=True)
-            try:
-                os.link(last, kept)  # the next last.ckpt is a new file and does not overwrite this one
-            except OSError:  # the file system does not support links
-                shutil.copyfile(last, kept)
+        kept.unlink(missing_ok=True)
+        try:
+            os.link(last, kept)  # the next last.ckpt is a new file and does not overwrite this one
+        except OSError:  # the file system does not support links
+            shutil.copyfile(last, kept)
         numbered = {p.stem.removeprefix("epoch"): p for p in last.parent.glob("epoch*.ckpt")}
         for number in sorted(filter(str.isdecimal, numbered), key=int)[: -self.keep_last]:
             numbered[number].unlink()
