@@ -107,16 +107,15 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        step, self._changed, stage = step or 0, True, self.stage()
+        self._changed = True
+        step, stage = step or 0, self.stage()
         metrics = {n if n in COUNTERS else recorded_name(n, stage): value for n, value in metrics.items()}
         if not self._rows or int(self._rows[-1]["step"]) != step:
             self._rows.append({"step": step})
         self._rows[-1].update({k: _round_to(v, 7) if isinstance(v, float) else v for k, v in metrics.items()})
-        new = [name for name in metrics if name not in self._columns]
-        if new or not self._columns:
-            leading = [c for c in COUNTERS if c not in self._columns]
-            self._columns += leading + [name for name in new if name not in COUNTERS]
-            self._final, self._text = 0, ""  # the header has changed
+        columns = list(dict.fromkeys([*self._columns, *COUNTERS, *metrics]))
+        if columns != self._columns:  # the header changes
+            self._columns, self._final, self._text = columns, 0, ""
         if monotonic() - self._saved >= SAVE_SECONDS:
             with contextlib.suppress(OSError):  # a full disk is reported when the next checkpoint is saved
                 self.save()
