@@ -258,10 +258,9 @@ class RunRecord(Callback):
         if scales_loss(trainer):
             return
         if (running := totals_of(pl_module)) is not None:
-            _check_finite(trainer, "train/loss", running.reduce(pl_module).means().get("loss"))
-        for name, value in found.items():
-            if strip_stage(name) == "loss":
-                _check_finite(trainer, name, value)
+            means = running.reduce(pl_module).means()
+            _check_losses(trainer, {f"train/{name}": mean for name, mean in means.items()})
+        _check_losses(trainer, found)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.metrics is not None and self.started:
@@ -329,9 +328,7 @@ class RunRecord(Callback):
         _check_watched(trainer)
         if not trainer.sanity_checking:
             self._validated = _numbers(logged_values(trainer), "val")
-            for name, value in self._validated.items():
-                if strip_stage(name) == "loss":
-                    _check_finite(trainer, name, value)
+            _check_losses(trainer, self._validated)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add the fingerprint of the test split, because training does not always load this split."""
@@ -426,13 +423,14 @@ def _round_to(value: float, digits: int) -> str:
     return str(int(value)) if value.is_integer() and abs(value) < 2**53 else f"{value:.{digits}g}"
 
 
-def _check_finite(trainer: Trainer, name: str, value: Any) -> None:
-    if value is not None and not math.isfinite(value):
-        raise NonFiniteError(
-            f"epoch {trainer.current_epoch}: {name} is {float(value)}. "
-            "Start a new run with a lower learning rate, a warm-up or trainer.gradient_clip_val. "
-            "The NaNGuard callback reports the step and the samples"
-        )
+def _check_losses(trainer: Trainer, metrics: Mapping[str, Any]) -> None:
+    for name, value in metrics.items():
+        if strip_stage(name) == "loss" and not math.isfinite(value):
+            raise NonFiniteError(
+                f"epoch {trainer.current_epoch}: {name} is {float(value)}. "
+                "Start a new run with a lower learning rate, a warm-up or trainer.gradient_clip_val. "
+                "The NaNGuard callback reports the step and the samples"
+            )
 
 
 def get_current_stage(trainer: Trainer) -> str:
