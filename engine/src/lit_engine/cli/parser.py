@@ -375,11 +375,11 @@ class LitCLI(ParsingCLI):
         every = [one.init_args for one in (callbacks if isinstance(callbacks, list) else [callbacks])
                  if isinstance(one, Namespace) and one.class_path.endswith("EarlyStopping")]  # fmt: skip
         lowest = [arguments.monitor for arguments in every if arguments.mode == "min"]
-        if lowest and sum(len([*filter(STOPPING_MODE.fullmatch, one)]) for one in self.given_options) < len(every):
-            message = (
+        modes = [key for options in self.given_options for key in options if STOPPING_MODE.fullmatch(key)]
+        if lowest and len(modes) < len(every):
+            raise UserError(
                 f"EarlyStopping monitors {lowest[0]} without a mode: set its mode to max (higher is better) or min"
             )
-            raise UserError(message)
 
     def check_dataloaders(self) -> None:
         """Raise UserError if there is no data module, and the module has no dataloaders either."""
