@@ -33,7 +33,7 @@ from lit_engine._lightning import NoProfiler, reconfigure
 from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.callbacks.progress import ProgressLines, TerminalProgress
 from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, format_metrics, get_headline_metric
-from lit_engine.checkpoints.callback import Checkpoint, LossCheckpoint
+from lit_engine.checkpoints.callback import Checkpoint, LossCheckpoint, fast_dev_run
 from lit_engine.checkpoints.choose import choose_checkpoint, find_newest_checkpoint, weights_of
 from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read
 from lit_engine.checkpoints.warm_start import check_fits, check_kept, warm_start
@@ -187,7 +187,7 @@ class Session:
         warn_of_emulation(trainer)
 
         # fit
-        smoke = bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
+        smoke = fast_dev_run(trainer)
         self.record.provenance = None if smoke else facts
         try:
             trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
@@ -298,7 +298,7 @@ class Session:
             for path in damaged:
                 warn_once(f"warning: {path} is damaged and was skipped")
         content = None if self.checkpoint is None else read(self.checkpoint)
-        if self.options.get("fork") and self.checkpoint is None:
+        if self.options.fork and self.checkpoint is None:
             self.fork = Fork(self.options.fork)
             self.checkpoint, content = self.fork.checkpoint, self.fork.content
         data = self.options.data.get("init_args", {})

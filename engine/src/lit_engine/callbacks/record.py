@@ -20,6 +20,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from lit_engine._lightning import has_validated, logged_values, scales_loss, set_ended, set_root_dir, set_should_stop
+from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.data.fingerprint import fingerprints
 from lit_engine.data.module import accumulation_steps
 from lit_engine.distributed.processes import measure_peak_memory, print_once
@@ -270,7 +271,7 @@ class RunRecord(Callback):
         """Record the last epoch and the best checkpoint, even if an earlier process was killed after the last epoch."""
         if not self.started and self._ended:
             set_ended(trainer, self._ended["steps"], self._ended["epochs"])
-        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if fast_dev_run(trainer):
             return
         if not self.started and trainer.ckpt_path is None:
             raise UserError("there are no steps to train: check trainer.max_epochs, max_steps and limit_train_batches")

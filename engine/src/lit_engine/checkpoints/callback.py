@@ -145,7 +145,7 @@ class LossCheckpoint(Checkpoint):
 
 def fast_dev_run(trainer: Trainer) -> bool:
     """Return whether `fast_dev_run` is set. In this mode, the trainer saves nothing."""
-    return bool(getattr(trainer, "fast_dev_run", False))
+    return bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
 
 
 def _move_paths(value: Any, folder: str) -> Any:
