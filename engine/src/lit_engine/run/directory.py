@@ -16,7 +16,6 @@ runs/CONFIG/STAMP/
 
 import contextlib
 import csv
-import errno
 import io
 import json
 import os
@@ -108,10 +107,9 @@ class RunDir:
                         f"or resume it with `fit {path}`"
                     ) from error
             except OSError as error:
-                advice = "set --runs_dir to a different folder"
-                if error.errno == errno.ENAMETOOLONG:
-                    advice = "choose a shorter --name"
-                raise RunError(f"cannot create a run in {parent}: {error.strerror}; {advice}") from error
+                raise RunError(
+                    f"cannot create a run in {parent}: {error.strerror}; choose a different --runs_dir or --name"
+                ) from error
         raise RunError(f"cannot create a run in {parent}")
 
     @classmethod
