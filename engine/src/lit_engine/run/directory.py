@@ -317,7 +317,9 @@ class RunDir:
 
 def _convert_column(texts: Sequence[str]) -> Sequence[Any]:
     """Convert the values of a column to int if possible, otherwise to float if possible. Blank values become None."""
-    for kind in (int, float) if "_" not in "".join(texts) else ():  # `int("1_000")` is valid in Python
+    if any("_" in text for text in texts):  # `int("1_000")` is valid in Python
+        return texts
+    for kind in (int, float):
         with contextlib.suppress(ValueError):
             return [kind(text) if text else None for text in texts]
     return texts
