@@ -157,11 +157,18 @@ class Session:
         # prepare the run, then load the weights of another run if requested
         trainer, model, datamodule = self.prepare()
         options, run = self.options, self.run
-        named = {"config": self.config_name, "seed": options.seed_everything, "processes": trainer.world_size}
-        named |= {name: options[name] for name in ("init_from", "init_prefixes") if options[name]}
-        named["headline"] = get_headline_metric(model)
-        named |= {"fork": self.fork.origin} if self.fork else {}
-        facts = {**named, **provenance(), "changed": self.cli.changed()} if is_first() else {}
+        facts: dict[str, Any] = {}
+        if is_first():
+            facts = {
+                "config": self.config_name,
+                "seed": options.seed_everything,
+                "processes": trainer.world_size,
+                **{name: options[name] for name in ("init_from", "init_prefixes") if options[name]},
+                "headline": get_headline_metric(model),
+                **({"fork": self.fork.origin} if self.fork else {}),
+                **provenance(),
+                "changed": self.cli.changed(),
+            }
         best = best_checkpoint(trainer)
         for logger in self.loggers:
             if hasattr(logger, "description"):  # W&B
