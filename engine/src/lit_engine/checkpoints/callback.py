@@ -96,10 +96,9 @@ class Checkpoint(ModelCheckpoint):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the best score. If the run was moved, update the checkpoint paths to the new folder."""
-        best = state_dict.get("best_model_path")
-        if self.dirpath is not None and best and Path(best).parent != Path(self.dirpath):
-            moved = {key: _move_paths(value, str(self.dirpath)) for key, value in state_dict.items()}
-            state_dict = {**moved, "dirpath": self.dirpath}
+        if self.dirpath is not None:
+            state_dict = {key: _move_paths(value, str(self.dirpath)) for key, value in state_dict.items()}
+            state_dict["dirpath"] = self.dirpath
         super().load_state_dict(state_dict)
         self.current_score = state_dict.get("current_score")  # Lightning saves this score but never restores it
 
