@@ -210,8 +210,7 @@ class RunRecord(Callback):
         self._begin(trainer)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if not self.started:  # the run is resumed mid-epoch
-            self._begin(trainer)
+        self._begin(trainer)  # the run may be resumed mid-epoch
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
@@ -219,7 +218,9 @@ class RunRecord(Callback):
 
     def _begin(self, trainer: Trainer) -> None:
         """Write config.yaml and provenance.json before the first checkpoint is saved."""
-        if not self.started and trainer.is_global_zero:
+        if self.started:
+            return
+        if trainer.is_global_zero:
             if self.provenance is not None:
                 self.provenance["data"] = fingerprints(trainer)
                 self.run.describe(self.config, {**self.provenance, "status": None})  # `ended` sets the status
