@@ -374,7 +374,7 @@ class Session:
             self.cli.seed_again(recorded["seed_everything"])
             self.config = self.cli.config_text()
         found = iterate_changes(recorded, self.cli.plain)
-        different = [f"{key.lstrip('.')} was {old} and is {new}" for key, old, new in found]
+        different = [f"{key} was {old} and is {new}" for key, old, new in found]
         if different:
             raise UserError(
                 f"{run.path} has a different config: {first_of(different, separator='; ')}. Choose a new --name, "

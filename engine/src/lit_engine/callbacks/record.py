@@ -191,7 +191,7 @@ class RunRecord(Callback):
             self.metrics.stage = lambda: get_current_stage(trainer)
         if not trainer.strategy.reduce_boolean_decision(config == self.config):
             found = iterate_changes(yaml.safe_load(config), yaml.safe_load(self.config))
-            different = [f"{key.lstrip('.')} is {here} here and {first} on rank 0" for key, first, here in found]
+            different = [f"{key} is {here} here and {first} on rank 0" for key, first, here in found]
             raise UserError("; ".join(["the processes of this run have different configs", *different]))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
