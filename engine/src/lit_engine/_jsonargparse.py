@@ -38,13 +38,8 @@ def find_reason(message: str) -> str:
     return " or ".join([types[0], *(line.removeprefix("Expected a ") for line in types[1:])]) + got
 
 
-def list_option_strings(parser: Any) -> list[str]:
-    """Return the long options (`--name`) of a parser, so that a similar option can be suggested."""
-    return [option for option in parser._option_string_actions if option.startswith("--")]
-
-
 def list_actions(parser: Any) -> list[Any]:
-    """Return the actions of a parser, so that their help texts and value completion can be changed."""
+    """Return the actions of a parser, to suggest options, and to change their help texts and value completion."""
     return parser._actions
 
 

@@ -76,9 +76,19 @@ def load_for_prediction(
     fill_linked(cli.options.data.get("init_args", {}), cli.links, content)
     checkpoint_io = SafeCheckpointIO()
     checkpoint_io.loaded[checkpoint] = content
-    alone = {"accelerator": "auto", "devices": 1, "num_nodes": 1, "strategy": "auto", "logger": False}
-    quiet = {"callbacks": [], "plugins": [checkpoint_io], "profiler": NoProfiler(), "enable_progress_bar": False}
-    cli.make(run.path, True, lambda config: {**alone, **quiet, "enable_checkpointing": False, **parts})
+    alone = {
+        "accelerator": "auto",
+        "devices": 1,
+        "num_nodes": 1,
+        "strategy": "auto",
+        "logger": False,
+        "callbacks": [],
+        "plugins": [checkpoint_io],
+        "profiler": NoProfiler(),
+        "enable_progress_bar": False,
+        "enable_checkpointing": False,
+    }
+    cli.make(run.path, True, lambda config: {**alone, **parts})
     complete_prediction(cli.model, cli.datamodule)
     for line in check_fits(cli.model, content, checkpoint, cli.hyper_parameters, adds_weights_later(cli.model)):
         print(f"warning: {line}", file=sys.stderr)

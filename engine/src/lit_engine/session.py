@@ -33,7 +33,7 @@ from lit_engine._lightning import NoProfiler, reconfigure
 from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.callbacks.progress import ProgressLines, TerminalProgress
 from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, format_metrics, get_headline_metric
-from lit_engine.checkpoints.callback import Checkpoint, LossCheckpoint
+from lit_engine.checkpoints.callback import Checkpoint, LossCheckpoint, fast_dev_run
 from lit_engine.checkpoints.choose import choose_checkpoint, find_newest_checkpoint, weights_of
 from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read
 from lit_engine.checkpoints.warm_start import check_fits, check_kept, warm_start
@@ -157,11 +157,18 @@ class Session:
         # prepare the run, then load the weights of another run if requested
         trainer, model, datamodule = self.prepare()
         options, run = self.options, self.run
-        named = {"config": self.config_name, "seed": options.seed_everything, "processes": trainer.world_size}
-        named |= {name: options[name] for name in ("init_from", "init_prefixes") if options[name]}
-        named["headline"] = get_headline_metric(model)
-        named |= {"fork": self.fork.origin} if self.fork else {}
-        facts = {**named, **provenance(), "changed": self.cli.changed()} if is_first() else {}
+        facts: dict[str, Any] = {}
+        if is_first():
+            facts = {
+                "config": self.config_name,
+                "seed": options.seed_everything,
+                "processes": trainer.world_size,
+                **{name: options[name] for name in ("init_from", "init_prefixes") if options[name]},
+                "headline": get_headline_metric(model),
+                **({"fork": self.fork.origin} if self.fork else {}),
+                **provenance(),
+                "changed": self.cli.changed(),
+            }
         best = best_checkpoint(trainer)
         for logger in self.loggers:
             if hasattr(logger, "description"):  # W&B
@@ -187,7 +194,7 @@ class Session:
         warn_of_emulation(trainer)
 
         # fit
-        smoke = bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
+        smoke = fast_dev_run(trainer)
         self.record.provenance = None if smoke else facts
         try:
             trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
@@ -298,7 +305,7 @@ class Session:
             for path in damaged:
                 warn_once(f"warning: {path} is damaged and was skipped")
         content = None if self.checkpoint is None else read(self.checkpoint)
-        if self.options.get("fork") and self.checkpoint is None:
+        if self.options.fork and self.checkpoint is None:
             self.fork = Fork(self.options.fork)
             self.checkpoint, content = self.fork.checkpoint, self.fork.content
         data = self.options.data.get("init_args", {})
@@ -367,7 +374,7 @@ class Session:
             self.cli.seed_again(recorded["seed_everything"])
             self.config = self.cli.config_text()
         found = iterate_changes(recorded, self.cli.plain)
-        different = [f"{key.lstrip('.')} was {old} and is {new}" for key, old, new in found]
+        different = [f"{key} was {old} and is {new}" for key, old, new in found]
         if different:
             raise UserError(
                 f"{run.path} has a different config: {first_of(different, separator='; ')}. Choose a new --name, "

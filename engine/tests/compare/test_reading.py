@@ -39,14 +39,6 @@ def test_the_state_is_how_the_last_fit_ended(make_run, status, state):
     assert RunDir.open(make_run("a", status=status)).state() == state
 
 
-@pytest.mark.parametrize(("sections", "state"), [({"fit": {"epochs": 3}}, "finished"), ({}, "unfinished")])
-def test_a_run_of_an_earlier_version_has_ended_if_it_has_final_numbers(make_run, sections, state):
-    run = make_run("old", status=None)
-    (run / "provenance.json").write_text('[{"time": "2026-01-01T00:00:00+00:00"}]')
-    (run / "metrics.json").write_text(json.dumps(sections))
-    assert RunDir.open(run).state() == state
-
-
 def test_a_run_is_running_as_long_as_a_process_holds_it_and_looking_does_not_hold_it(make_run):
     run = RunDir.open(make_run("a", status=None))
     assert not (run.path / ".lock").exists()

@@ -38,10 +38,10 @@ def test_name_must_be_a_plain_folder_name(tmp_path, name):
 
 
 def test_advice_if_no_run_can_be_created(tmp_path):
-    with pytest.raises(RunError, match="File name too long; choose a shorter --name"):
+    with pytest.raises(RunError, match="File name too long; choose a different --runs_dir or --name"):
         RunDir.create(tmp_path, "example", "x" * 300)
     write_text(tmp_path / "file", "")
-    with pytest.raises(RunError, match="Not a directory; set --runs_dir to a different folder"):
+    with pytest.raises(RunError, match="Not a directory; choose a different --runs_dir or --name"):
         RunDir.create(tmp_path / "file", "example", None)
 
 

@@ -102,7 +102,7 @@ def test_find_batch_size_ends_at_the_samples_there_are(lit, monkeypatch):
 def test_there_is_nothing_else_to_find(lit, trained):
     assert "find" in lit(f"fit -c configs/quickstart.yaml {TINY} --find luck").err
     assert lit(f"test -c configs/quickstart.yaml {TINY} --find lr").status == 2
-    assert "instead of --run" in lit("fit --run", trained, "--find lr").err
+    assert "remove --find" in lit("fit --run", trained, "--find lr").err
 
 
 def test_find_batch_size_of_several_processes_is_refused_before_they_start(lit):

@@ -1,8 +1,6 @@
 """The logger that writes metrics.csv during training, and the callback that writes metrics.json at the end."""
 
 import contextlib
-import csv
-import io
 import math
 import re
 import sys
@@ -11,7 +9,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import Any, TextIO
+from typing import Any
 
 import yaml
 from lightning.pytorch import LightningModule, Trainer
@@ -22,11 +20,12 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from lit_engine._lightning import has_validated, logged_values, scales_loss, set_ended, set_root_dir, set_should_stop
+from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.data.fingerprint import fingerprints
 from lit_engine.data.module import accumulation_steps
 from lit_engine.distributed.processes import measure_peak_memory, print_once
 from lit_engine.errors import NonFiniteError, RunError, UserError
-from lit_engine.run.directory import RunDir, write_text
+from lit_engine.run.directory import RunDir, csv_text, write_text
 from lit_engine.run.metric_names import INTERVAL, is_detail, recorded_name, split_stage, strip_stage
 from lit_engine.run.options import iterate_changes
 from lit_engine.training.exact import totals_of
@@ -61,8 +60,8 @@ class MetricsCSV(Logger):
         self.file = Path(folder) / "metrics.csv"
         self._columns: list[str] = []
         self._rows: list[dict[str, Any]] = []
-        self._written = 0  # number of rows in the file whose values are final
-        self._end = 0  # byte offset at which these rows end
+        self._final = 0  # number of rows in `_text`
+        self._text = ""  # the header and the rows whose values are final, as CSV
         self._saved = monotonic()
         self._changed = False  # whether there are new values to write. A finished run has none, even if it is resumed.
         self.stage: Callable[[], str] = lambda: "train"  # returns the current stage
@@ -109,43 +108,29 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        step, self._changed, stage = step or 0, True, self.stage()
+        self._changed = True
+        step, stage = step or 0, self.stage()
         metrics = {n if n in COUNTERS else recorded_name(n, stage): value for n, value in metrics.items()}
         if not self._rows or int(self._rows[-1]["step"]) != step:
             self._rows.append({"step": step})
         self._rows[-1].update({k: _round_to(v, 7) if isinstance(v, float) else v for k, v in metrics.items()})
-        new = [name for name in metrics if name not in self._columns]
-        if new or not self._columns:
-            leading = [c for c in COUNTERS if c not in self._columns]
-            self._columns += leading + [name for name in new if name not in COUNTERS]
-            self._written = self._end = 0  # the header has changed, so the whole file must be rewritten
+        columns = list(dict.fromkeys([*self._columns, *COUNTERS, *metrics]))
+        if columns != self._columns:  # the header changes
+            self._columns, self._final, self._text = columns, 0, ""
         if monotonic() - self._saved >= SAVE_SECONDS:
             with contextlib.suppress(OSError):  # a full disk is reported when the next checkpoint is saved
                 self.save()
 
     @rank_zero_only
     def save(self) -> None:
-        """Write the new rows. The last row may still receive more values, so the next call overwrites it."""
+        """Replace the file. Only new rows are formatted, and the last row, which may still receive more values."""
         self._saved = monotonic()
         if not self._changed:
             return
-        if not self._end:
-            header = io.StringIO()
-            csv.DictWriter(header, self._columns, lineterminator="\n").writeheader()
-            self._write(header, self._rows[:-1])
-            write_text(self.file, header.getvalue())  # atomic, so that no earlier row can be lost
-            self._written, self._end = len(self._rows) - 1, len(header.getvalue().encode())
-        with self.file.open("r+", newline="", encoding="utf-8") as file:
-            file.seek(self._end)
-            file.truncate()
-            self._write(file, self._rows[self._written : -1])
-            file.flush()
-            self._end, self._written = file.tell(), len(self._rows) - 1
-            self._write(file, self._rows[-1:])
+        self._text += csv_text(self._rows[self._final : -1], self._columns, header=not self._text)
+        self._final = len(self._rows) - 1
+        write_text(self.file, self._text + csv_text(self._rows[-1:], self._columns, header=False))
         self._changed = False  # only now, because writing fails if the disk is full
-
-    def _write(self, file: TextIO, rows: list[dict[str, Any]]) -> None:
-        csv.DictWriter(file, self._columns, restval="", lineterminator="\n").writerows(rows)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
@@ -206,7 +191,7 @@ class RunRecord(Callback):
             self.metrics.stage = lambda: get_current_stage(trainer)
         if not trainer.strategy.reduce_boolean_decision(config == self.config):
             found = iterate_changes(yaml.safe_load(config), yaml.safe_load(self.config))
-            different = [f"{key.lstrip('.')} is {here} here and {first} on rank 0" for key, first, here in found]
+            different = [f"{key} is {here} here and {first} on rank 0" for key, first, here in found]
             raise UserError("; ".join(["the processes of this run have different configs", *different]))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -225,8 +210,7 @@ class RunRecord(Callback):
         self._begin(trainer)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if not self.started:  # the run is resumed mid-epoch
-            self._begin(trainer)
+        self._begin(trainer)  # the run may be resumed mid-epoch
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
@@ -234,7 +218,9 @@ class RunRecord(Callback):
 
     def _begin(self, trainer: Trainer) -> None:
         """Write config.yaml and provenance.json before the first checkpoint is saved."""
-        if not self.started and trainer.is_global_zero:
+        if self.started:
+            return
+        if trainer.is_global_zero:
             if self.provenance is not None:
                 self.provenance["data"] = fingerprints(trainer)
                 self.run.describe(self.config, {**self.provenance, "status": None})  # `ended` sets the status
@@ -274,10 +260,9 @@ class RunRecord(Callback):
         if scales_loss(trainer):
             return
         if (running := totals_of(pl_module)) is not None:
-            _check_finite(trainer, "train/loss", running.reduce(pl_module).means().get("loss"))
-        for name, value in found.items():
-            if strip_stage(name) == "loss":
-                _check_finite(trainer, name, value)
+            means = running.reduce(pl_module).means()
+            _check_losses(trainer, {f"train/{name}": mean for name, mean in means.items()})
+        _check_losses(trainer, found)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.metrics is not None and self.started:
@@ -287,7 +272,7 @@ class RunRecord(Callback):
         """Record the last epoch and the best checkpoint, even if an earlier process was killed after the last epoch."""
         if not self.started and self._ended:
             set_ended(trainer, self._ended["steps"], self._ended["epochs"])
-        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if fast_dev_run(trainer):
             return
         if not self.started and trainer.ckpt_path is None:
             raise UserError("there are no steps to train: check trainer.max_epochs, max_steps and limit_train_batches")
@@ -345,9 +330,7 @@ class RunRecord(Callback):
         _check_watched(trainer)
         if not trainer.sanity_checking:
             self._validated = _numbers(logged_values(trainer), "val")
-            for name, value in self._validated.items():
-                if strip_stage(name) == "loss":
-                    _check_finite(trainer, name, value)
+            _check_losses(trainer, self._validated)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add the fingerprint of the test split, because training does not always load this split."""
@@ -442,13 +425,14 @@ def _round_to(value: float, digits: int) -> str:
     return str(int(value)) if value.is_integer() and abs(value) < 2**53 else f"{value:.{digits}g}"
 
 
-def _check_finite(trainer: Trainer, name: str, value: Any) -> None:
-    if value is not None and not math.isfinite(value):
-        raise NonFiniteError(
-            f"epoch {trainer.current_epoch}: {name} is {float(value)}. "
-            "Start a new run with a lower learning rate, a warm-up or trainer.gradient_clip_val. "
-            "The NaNGuard callback reports the step and the samples"
-        )
+def _check_losses(trainer: Trainer, metrics: Mapping[str, Any]) -> None:
+    for name, value in metrics.items():
+        if strip_stage(name) == "loss" and not math.isfinite(value):
+            raise NonFiniteError(
+                f"epoch {trainer.current_epoch}: {name} is {float(value)}. "
+                "Start a new run with a lower learning rate, a warm-up or trainer.gradient_clip_val. "
+                "The NaNGuard callback reports the step and the samples"
+            )
 
 
 def get_current_stage(trainer: Trainer) -> str:

@@ -25,7 +25,7 @@ def average(checkpoints: Sequence[Path], target: Path) -> Path:
     content: dict[str, Any] = read(checkpoints[0])
     weights = content["state_dict"]
     sums = {
-        name: value.to(torch.cdouble if value.is_complex() else torch.double)
+        name: value.to(torch.promote_types(value.dtype, torch.double))
         for name, value in weights.items()
         if value.is_floating_point() or value.is_complex()
     }

@@ -85,22 +85,20 @@ class Checkpoint(ModelCheckpoint):
         if not self.keep_last or not trainer.is_global_zero or epoch < 0 or not last.exists():
             return
         kept = last.with_name(f"epoch{epoch:03d}.ckpt")
-        if not (kept.exists() and kept.samefile(last)):
-            kept.unlink(missing_ok=True)
-            try:
-                os.link(last, kept)  # the next last.ckpt is a new file and does not overwrite this one
-            except OSError:  # the file system does not support links
-                shutil.copyfile(last, kept)
+        kept.unlink(missing_ok=True)
+        try:
+            os.link(last, kept)  # the next last.ckpt is a new file and does not overwrite this one
+        except OSError:  # the file system does not support links
+            shutil.copyfile(last, kept)
         numbered = {p.stem.removeprefix("epoch"): p for p in last.parent.glob("epoch*.ckpt")}
         for number in sorted(filter(str.isdecimal, numbered), key=int)[: -self.keep_last]:
             numbered[number].unlink()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the best score. If the run was moved, update the checkpoint paths to the new folder."""
-        best = state_dict.get("best_model_path")
-        if self.dirpath is not None and best and Path(best).parent != Path(self.dirpath):
-            moved = {key: _move_paths(value, str(self.dirpath)) for key, value in state_dict.items()}
-            state_dict = {**moved, "dirpath": self.dirpath}
+        if self.dirpath is not None:
+            state_dict = {key: _move_paths(value, str(self.dirpath)) for key, value in state_dict.items()}
+            state_dict["dirpath"] = self.dirpath
         super().load_state_dict(state_dict)
         self.current_score = state_dict.get("current_score")  # Lightning saves this score but never restores it
 
@@ -146,7 +144,7 @@ class LossCheckpoint(Checkpoint):
 
 def fast_dev_run(trainer: Trainer) -> bool:
     """Return whether `fast_dev_run` is set. In this mode, the trainer saves nothing."""
-    return bool(getattr(trainer, "fast_dev_run", False))
+    return bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
 
 
 def _move_paths(value: Any, folder: str) -> Any:

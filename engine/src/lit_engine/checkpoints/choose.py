@@ -8,7 +8,7 @@ from lit_engine._lightning import epochs_in
 from lit_engine.checkpoints.average import NAME, average
 from lit_engine.checkpoints.io import is_intact, read, sort_by_age
 from lit_engine.distributed.processes import warn_once
-from lit_engine.errors import RunError, UserError
+from lit_engine.errors import RunError, UserError, first_of
 from lit_engine.run.directory import BEFORE_NAN, RunDir
 
 
@@ -16,21 +16,20 @@ def find_newest_checkpoint(run: RunDir) -> tuple[Path, list[Path]]:
     """Return the checkpoint to resume from, and the damaged checkpoints that were skipped.
 
     A run resumes from `last.ckpt` if this file is intact, and otherwise from the intact checkpoint with the latest
-    step. The checkpoint of `NaNGuard` is never used, because its counters include the batches of the failed step.
+    step.
 
     Raises:
         RunError: if there is no intact checkpoint.
     """
     if is_intact(last := run.checkpoints / "last.ckpt"):
         return last, []
-    files = sorted(path for path in run.checkpoints.glob("*.ckpt") if path.name not in (NAME, BEFORE_NAN))
+    files = _resumable(run)
     intact = sort_by_age(files)
     damaged = [path for path in files if path not in intact]
+    if not files:
+        raise RunError(f"{run.path} has no checkpoint")
     if not intact:
-        names = ", ".join(path.name for path in damaged)
-        raise RunError(
-            f"{run.path} has no {'intact ' if damaged else ''}checkpoint{f' ({names} damaged)' if damaged else ''}"
-        )
+        raise RunError(f"{run.path} has no intact checkpoint ({first_of([path.name for path in damaged])} damaged)")
     return intact[0], damaged
 
 
@@ -67,8 +66,7 @@ def checkpoint_to_fork(run: RunDir, which: str) -> Path:
         return _best(run) if which == "best" else find_newest_checkpoint(run)[0]
     if not which.isdecimal():
         raise UserError(f"--fork {run.path}@{which}: write @best, @last or @ followed by an epoch number")
-    files = sort_by_age(path for path in run.checkpoints.glob("*.ckpt") if path.name not in (NAME, BEFORE_NAN))
-    of_epoch = {trained - 1: file for file in files if (trained := epochs_in(read(file))[1])}
+    of_epoch = {trained - 1: file for file in sort_by_age(_resumable(run)) if (trained := epochs_in(read(file))[1])}
     if int(which) not in of_epoch:
         known = ", ".join(map(str, sorted(of_epoch))) or "none"
         raise RunError(
@@ -81,6 +79,14 @@ def weights_of(source: str | Path) -> Path:
     """Return the checkpoint for `--init_from`. If `source` is a run or `latest`, use the best checkpoint of the run."""
     is_run = Path(source).is_dir() or str(source) == "latest"
     return choose_checkpoint(RunDir.open(source)) if is_run else Path(source)
+
+
+def _resumable(run: RunDir) -> list[Path]:
+    """Return the checkpoints from which a run could resume, even if they are damaged.
+
+    The checkpoint of `NaNGuard` is omitted, because its counters include the batches of the failed step.
+    """
+    return sorted(path for path in run.checkpoints.glob("*.ckpt") if path.name not in (NAME, BEFORE_NAN))
 
 
 def _best(run: RunDir) -> Path:

@@ -53,7 +53,7 @@ def check_fits(
         for values in (content.get("hyper_parameters", {}), hyper_parameters)
     )
     return [
-        f"{key.lstrip('.')} was {shorten(str(old), 80)} in training and is {shorten(str(new), 80)}"
+        f"{key} was {shorten(str(old), 80)} in training and is {shorten(str(new), 80)}"
         for key, old, new in iterate_changes(before, now)
     ]
 

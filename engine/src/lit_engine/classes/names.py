@@ -148,13 +148,23 @@ def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[
                     raise CheckpointError(f"{source}: {key[1:]} is {named}, which a checkpoint must not contain")
             made = vars(parser.instantiate(config))
         # Add arguments that the parser did not find because a class passes them to its base class via `**kwargs`.
-        taken = {name for one in kind.__mro__ for name in inspect.signature(one.__init__).parameters}  # type: ignore[misc]
-        made |= {name: value for name, value in parameters.items() if name in taken and name not in names}
+        made |= {name: value for name, value in parameters.items() if name not in names and find_argument(kind, name)}
         return kind(**{**made, **given})
     except (ArgumentError, ValueError, TypeError, ImportError, AttributeError, KeyError, RuntimeError) as error:
         denied = re.search(r"Importing '([^']*)' is not allowed", str(error))
         reason = f"{denied[1]}: {_rule(denied[1])}" if denied else find_reason(str(error))
         raise CheckpointError(f"{source}: {reason}") from error
+
+
+def find_argument(kind: Any, name: str) -> inspect.Parameter | None:
+    """Find a constructor argument by name. If a class accepts `**kwargs`, its base class is also searched."""
+    for one in getattr(kind, "__mro__", ()):
+        parameters = inspect.signature(one.__init__).parameters
+        if name in parameters:
+            return parameters[name]
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            break
+    return None
 
 
 def drop_weights(model: Any) -> None:

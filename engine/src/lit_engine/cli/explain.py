@@ -16,7 +16,7 @@ from pkgutil import resolve_name
 from traceback import extract_tb
 from typing import Any, Never
 
-from lit_engine._jsonargparse import find_reason, list_option_strings
+from lit_engine._jsonargparse import find_reason, list_actions
 from lit_engine.errors import UserError, did_you_mean, nearest
 from lit_engine.project import program
 
@@ -184,7 +184,8 @@ def _option_meant(reason: str, parser: Any) -> str:
         # newer versions of Python do not quote the choices
         choices = quoted[1:] or reason.partition("choose from ")[2].rstrip(")").split(", ")
         return did_you_mean(quoted[0], choices)
-    options = list_option_strings(parser)
+    strings = (string for action in list_actions(parser) for string in action.option_strings)
+    options = [string for string in strings if string.startswith("--")]
     dashed = re.findall(r"(?<!\S)--?\w[\w.]*", reason)
     if dashed:
         from lit_engine.cli.options import SHORT  # imports this module

@@ -26,7 +26,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lit_engine._jsonargparse import find_reason, list_actions, subcommand_parsers
 from lit_engine._lightning import ParsingCLI, remember_missing_cuda
-from lit_engine.classes.names import check_config, drop_weights, resolve_class_name, resolve_class_paths
+from lit_engine.classes.names import check_config, drop_weights, find_argument, resolve_class_name, resolve_class_paths
 from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, UsageError, locate_error, pairs
 from lit_engine.cli.options import CKPT_PATH, FLAGS, MATMUL_PRECISION, OPTIONS
 from lit_engine.data.module import build_datamodule
@@ -53,6 +53,13 @@ yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, value: dumper.represe
 
 # Options that a run's config.yaml omits, because they do not describe the run itself.
 NOT_IN_CONFIG = (*(option.name for option in OPTIONS if not option.is_recorded), "ckpt_path", "config")
+
+# Options that exclude others, with the reason.
+EXCLUDED = {
+    "run": ("uses an existing run and its weights", ("run_name", "find", "init_from")),
+    "plan": ("only works for a new run", ("run", "resume", "find", "plot_lr")),
+    "fork": ("continues the training of a run in a new run", ("run", "init_from", "find", "plan", "plot_lr")),
+}
 
 
 class Invocation(NamedTuple):
@@ -214,22 +221,14 @@ def check(subcommand: str, options: Namespace) -> None:
     for option in OPTIONS:
         if options[option.name] and subcommand not in option.commands:
             raise UserError(f"{option.name} is not an option of {subcommand}")
-    if options.run and options.run_name:
-        raise UserError("--run_name is for a new run, and --run for an existing run: set only one of them")
-    if options.run and options.find:
-        raise UserError("--find starts from initial weights: use a config instead of --run")
-    for name in ("run", "resume", "find", "plot_lr"):
-        if options.plan and options[name]:
-            raise UserError(f"--plan only works for a new run: remove --{name}")
+    for name, (reason, excluded) in EXCLUDED.items():
+        for other in excluded:
+            if options[name] and options[other]:
+                raise UserError(f"--{name} {reason}: remove --{other}")
     if options.json and not options.plan:
         raise UserError("--json needs --plan")
     if options.resume and not options.run_name:
         raise UserError("--resume needs the name of the run to continue or create: set --name")
-    for name in ("run", "init_from", "find", "plan", "plot_lr"):
-        if options.fork and options[name]:
-            raise UserError(f"--fork continues the training of a run in a new run: remove --{name}")
-    if options.run and options.init_from:
-        raise UserError("--run resumes with the weights of the run: remove --init_from")
     if any(not re.match(r"https?://[\w.-]", os.path.expandvars(url)) for url in options.notify or ()):
         raise UserError("notify: a URL needs http:// or https:// followed by a host, and its variables must be set")
     strategy, known = options.trainer.strategy, ["auto", *StrategyRegistry.available_strategies()]
@@ -283,7 +282,7 @@ class LitCLI(ParsingCLI):
     """
 
     def __init__(self, project: Project, args: Sequence[str]) -> None:
-        self.links, self.given, self.words = project.links, args[:1], args
+        self.links, self.words = project.links, args
         super().__init__(
             model_class=LightningModule,
             datamodule_class=LightningDataModule,
@@ -319,7 +318,7 @@ class LitCLI(ParsingCLI):
 
     def needs_options(self, subcommand: str) -> bool:
         """Return whether to add a subcommand's options. Skipping unneeded options cuts parsing time by a third."""
-        return not self.given or subcommand in self.given
+        return not self.words or subcommand == self.words[0]
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the options of the run, and link the model to the data."""
@@ -376,11 +375,11 @@ class LitCLI(ParsingCLI):
         every = [one.init_args for one in (callbacks if isinstance(callbacks, list) else [callbacks])
                  if isinstance(one, Namespace) and one.class_path.endswith("EarlyStopping")]  # fmt: skip
         lowest = [arguments.monitor for arguments in every if arguments.mode == "min"]
-        if lowest and sum(len([*filter(STOPPING_MODE.fullmatch, one)]) for one in self.given_options) < len(every):
-            message = (
+        modes = [key for options in self.given_options for key in options if STOPPING_MODE.fullmatch(key)]
+        if lowest and len(modes) < len(every):
+            raise UserError(
                 f"EarlyStopping monitors {lowest[0]} without a mode: set its mode to max (higher is better) or min"
             )
-            raise UserError(message)
 
     def check_dataloaders(self) -> None:
         """Raise UserError if there is no data module, and the module has no dataloaders either."""
@@ -462,17 +461,6 @@ def replace_run_dir(value: Any, run: Path) -> Any:
         for key, item in list((vars(value) if isinstance(value, Namespace) else value).items()):
             value[key] = replace_run_dir(item, run)
     return value
-
-
-def find_argument(kind: Any, name: str) -> inspect.Parameter | None:
-    """Find a constructor argument by name. If a class accepts `**kwargs`, its base class is also searched."""
-    for one in getattr(kind, "__mro__", ()):
-        parameters = inspect.signature(one.__init__).parameters
-        if name in parameters:
-            return parameters[name]
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            break
-    return None
 
 
 def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> dict[str, Any]:

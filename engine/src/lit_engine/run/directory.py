@@ -16,7 +16,6 @@ runs/CONFIG/STAMP/
 
 import contextlib
 import csv
-import errno
 import io
 import json
 import os
@@ -57,11 +56,12 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
-    """Return rows as CSV text with a header. `columns` defaults to the columns of the first row."""
+def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = (), header: bool = True) -> str:
+    """Return rows as CSV text. `columns` defaults to the columns of the first row."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns or list(rows[0]), lineterminator="\n")
-    writer.writeheader()
+    if header:
+        writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
 
@@ -107,10 +107,9 @@ class RunDir:
                         f"or resume it with `fit {path}`"
                     ) from error
             except OSError as error:
-                advice = "set --runs_dir to a different folder"
-                if error.errno == errno.ENAMETOOLONG:
-                    advice = "choose a shorter --name"
-                raise RunError(f"cannot create a run in {parent}: {error.strerror}; {advice}") from error
+                raise RunError(
+                    f"cannot create a run in {parent}: {error.strerror}; choose a different --runs_dir or --name"
+                ) from error
         raise RunError(f"cannot create a run in {parent}")
 
     @classmethod
@@ -215,12 +214,10 @@ class RunDir:
         return lock
 
     def state(self) -> str:
-        """Return `running`, `finished`, `failed`, `stopped` (by a signal), `killed` (no exit status) or `unfinished`.
-
-        A run is `unfinished` if it was created by an earlier version and did not finish.
+        """Return `running`, `finished`, `failed`, `stopped` (by a signal) or `killed` (no exit status).
 
         Raises:
-            RunError: provenance.json or metrics.json is broken.
+            RunError: provenance.json is broken.
         """
         if (self.path / ".lock").exists():
             try:
@@ -230,10 +227,10 @@ class RunDir:
                 return "running"
             except OSError:  # training requires a writable folder
                 pass
-        last = {"status": ..., **(self.entries() or [{}])[-1]}["status"]
-        if last is ...:
-            return "finished" if "fit" in self.metrics() else "unfinished"
-        return "killed" if last is None else "finished" if last == 0 else "stopped" if last > 128 else "failed"
+        status = (self.entries() or [{}])[-1].get("status")
+        if status is None:
+            return "killed"
+        return "finished" if status == 0 else "stopped" if status > 128 else "failed"
 
     def end(self, status: int, **known: Any) -> None:
         """Add the exit status and other values, such as the duration, to the last entry of provenance.json."""
@@ -320,7 +317,9 @@ class RunDir:
 
 def _convert_column(texts: Sequence[str]) -> Sequence[Any]:
     """Convert the values of a column to int if possible, otherwise to float if possible. Blank values become None."""
-    for kind in (int, float) if "_" not in "".join(texts) else ():  # `int("1_000")` is valid in Python
+    if any("_" in text for text in texts):  # `int("1_000")` is valid in Python
+        return texts
+    for kind in (int, float):
         with contextlib.suppress(ValueError):
             return [kind(text) if text else None for text in texts]
     return texts

@@ -62,7 +62,7 @@ def iterate_changes(before: Any, now: Any, key: str = "", options: bool = True) 
             names = list({**before, **now})
         for name in names:
             of_class = name == "init_args" or (name == "trainer" and not key)
-            inner = f"{key}.{name}".replace(".init_args", "")
+            inner = f"{key}.{name}".replace(".init_args", "").lstrip(".")
             yield from iterate_changes(before.get(name), now.get(name), inner, of_class)
     elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         for place, values in enumerate(zip(before, now, strict=True)):

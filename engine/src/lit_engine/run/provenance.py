@@ -116,6 +116,7 @@ def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
 
 def _git(folder: Path, *args: str) -> bytes:
     done = subprocess.run(["git", "-C", str(folder), *args], capture_output=True, timeout=10)
-    if done.returncode > ("--no-index" in args):  # with --no-index, git returns 1 if the files differ
-        done.check_returncode()
+    if "--no-index" in args and done.returncode == 1:  # the files differ
+        return done.stdout
+    done.check_returncode()
     return done.stdout
