@@ -117,7 +117,6 @@ class TranslationData(SplitData):
             self.preparation = Preparation(**vocabularies["preparation"])
             self.max_length = int(vocabularies["max_length"])
         self._pairs: dict[str, Pairs] = {}  # prepared
-        self._counts: dict[str, dict[str, int]] = {}  # number of dropped and truncated pairs by split
         self.left_out: dict[str, int] = {}  # number of pairs excluded from all splits, by reason
 
     def read(self, split: Split) -> Pairs:
@@ -188,7 +187,7 @@ class TranslationData(SplitData):
             names: tuple[Split, ...] = ("train", "val", "test")
             waste = self.batch_sampler(self.dataset("train"), "train").padding_waste()
             pairs: dict[str, Pairs] = {name: self.pairs(name) for name in names}
-            self.report = describe(pairs, self.splits, self._counts, waste, self.left_out)
+            self.report = describe(pairs, self.splits, waste)
             print_once(lines(self.report))
             if warning := unknown_warning(self.report):
                 print_once(warning)
@@ -215,14 +214,14 @@ class TranslationData(SplitData):
         """Return the encoded pairs of a split after filtering by length. Evaluation pairs also include their texts."""
         pairs = self.pairs(split)
         train = split == "train"
-        sources, targets, self._counts[split] = filter_by_length(
+        sources, targets, counts = filter_by_length(
             self.source_vocabulary.encode_all([source for source, _ in pairs]),
             self.target_vocabulary.encode_all([target for _, target in pairs]),
             pairs,
             self.max_length,
             self.overlong if train else None,
         )
-        for done, count in self._counts[split].items():
+        for done, count in counts.items():
             if count:
                 what = f"{count:,} of {len(pairs):,} {split} pairs exceed max_length {self.max_length}"
                 print_once(f"{what} and were {done}")
