@@ -20,7 +20,7 @@ from lit_project.data.parallel_text.leak_free_split import (
     leak_free_split,
 )
 from lit_project.data.parallel_text.report import describe, lines, pair_texts, unknown_warning
-from lit_project.data.parallel_text.vocabularies import Kind, VocabularyOptions, build, check_languages, from_plain
+from lit_project.data.parallel_text.vocabularies import Kind, VocabularyOptions, build, from_plain
 from lit_project.text.preparation import Preparation
 from lit_project.text.tokens import split_words
 from lit_project.text.vocabulary import BOS, EOS, Vocabulary
@@ -96,7 +96,9 @@ class TranslationData(SplitData):
         fold: int = 0,
     ) -> None:
         super().__init__(batch_size, seed=seed, global_batch_size=global_batch_size, folds=folds, fold=fold)
-        check_languages(type(self).__name__, self.LANGUAGES, source, target)
+        if source == target or (self.LANGUAGES and not {source, target} <= set(self.LANGUAGES)):
+            hint = f"it has {', '.join(self.LANGUAGES)}" if self.LANGUAGES else "set two different languages"
+            raise DataError(f"{type(self).__name__} has no translations from {source} to {target}: {hint}")
         self.root = Path(root).expanduser()
         self.source, self.target = source, target
         self.batch_tokens, self.eval_batch_tokens = batch_tokens, eval_batch_tokens
