@@ -32,7 +32,7 @@ def test_vocabularies_of_a_checkpoint_win(tmp_path, options):
 def test_vocabularies_of_other_languages_do_not_fit(tmp_path):
     plain = toy(tmp_path).vocabularies
     plain["source"]["language"] = "de"
-    with pytest.raises(DataError, match="source vocabulary of the checkpoint is de.*is en"):
+    with pytest.raises(DataError, match=r"source vocabulary of the checkpoint is de.*is en"):
         toy(tmp_path, vocabularies=plain)
 
 
