@@ -29,14 +29,6 @@ from lit_project.text.vocabulary import PAD
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-# A larger CNN on Fashion-MNIST (0.94 M weights), used to compare precisions and numbers of processes.
-LARGER_CNN = [
-    "-c", str(ROOT / "configs" / "fashion_mnist_cnn.yaml"),
-    "--model.net={class_path: CNN, init_args: {layers: [32, 32, pool, 64, 64, pool, 128], hidden: 128, norm: batch, "
-    "dropout: 0.25, head_dropout: 0.5}}",
-    "--data.val_size=5000",
-    "--data.train_transforms=[{class_path: RandomCrop, init_args: {padding: 2}}, {class_path: RandomHorizontalFlip}]",
-]  # fmt: skip
 DATA = ROOT / "data"
 
 
@@ -80,10 +72,6 @@ class EpochClock(Callback):
     This includes the iterator, steps, validation, logging, figures and checkpoints. The clock must be the first
     callback, so that the epoch includes what the other callbacks do at its start.
 
-    Args:
-        file: Prefix of the file FILE.RANK for the mean time per epoch, without the first. Needed if the fit runs in
-            other processes.
-
     Attributes:
         epochs: Times of the epochs of the newest fit.
         metrics: Metrics at the end of the newest fit.
@@ -92,9 +80,8 @@ class EpochClock(Callback):
     epochs: ClassVar[list[Times]] = []  # class attributes, because the command line creates the instance
     metrics: ClassVar[dict[str, float]] = {}
 
-    def __init__(self, file: str | None = None) -> None:
+    def __init__(self) -> None:
         self._mark: Times | None = None
-        self._file = file
         EpochClock.epochs = []
 
     def _lap(self) -> None:
@@ -111,8 +98,6 @@ class EpochClock(Callback):
         """Record the time of the last epoch."""
         self._lap()
         EpochClock.metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
-        if self._file:
-            Path(f"{self._file}.{trainer.global_rank}").write_text(json.dumps(Times.mean(EpochClock.epochs[1:])))
 
 
 class StepClock(Callback):

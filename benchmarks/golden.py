@@ -82,10 +82,10 @@ def copy_project(folder: Path) -> Path:
     return copy
 
 
-def write_images(folder: Path) -> None:
-    """Write `images/` with two classes of 60 images each."""
+def write_images(folder: Path, count: int = 120) -> None:
+    """Write `images/` with `count` images in two classes."""
     draw = random.Random(0)
-    for number in range(120):
+    for number in range(count):
         file = folder / "images" / ("dark", "bright")[number % 2] / f"{number}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         colour = draw.randrange(100) + 100 * (number % 2)

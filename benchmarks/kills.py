@@ -33,8 +33,8 @@ import matplotlib.figure
 import numpy as np
 import torch
 import torchvision.transforms.v2  # imported once, before processes are forked
+from golden import leaves, write_images
 from lightning.pytorch.utilities import rank_zero_only
-from PIL import Image
 from torch.utils.data import Dataset
 
 import lit_project.tasks.classification
@@ -53,7 +53,6 @@ import hydra_style  # noqa: E402
 import several_loaders  # noqa: E402
 
 CONFIGS = ROOT / "configs"
-TIMES = ("seconds", "samples_per_second", "tokens_per_second", "pairs_per_second")
 
 
 def callbacks(monitor: str = "val/loss", mode: str = "min", more: str = "", **saves: Any) -> list[str]:
@@ -237,19 +236,6 @@ def launch(args: list[str], processes: int, injector: Injector, log: Path, rank:
     return worst
 
 
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the tensors, numbers and strings in nested dicts and lists with their paths, excluding times."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not str(key).endswith(TIMES):
-                yield from leaves(item, f"{path}/{key}")
-    elif isinstance(value, list | tuple):
-        for place, item in enumerate(value):
-            yield from leaves(item, f"{path}/{place}")
-    else:
-        yield path, value
-
-
 def content(run: Path) -> dict[str, Any]:
     """Return all content that must be equal in two runs, without the run's name."""
     found = dict(leaves(read(run / "checkpoints" / "last.ckpt")))
@@ -278,23 +264,13 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     return sorted(p for p in one.keys() | other.keys() if p not in one or p not in other or not same(one[p], other[p]))
 
 
-def pictures(folder: Path) -> None:
-    """Write `data/images` with two classes."""
-    chosen = random.Random(0)
-    for number in range(60):
-        file = folder / "data" / "images" / "ab"[number % 2] / f"{number}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        colour = chosen.randrange(100) + 100 * (number % 2)
-        Image.new("RGB", (20, 20), (colour, chosen.randrange(256), chosen.randrange(256))).save(file)
-
-
 def run_all(kinds: list[str], kills: int, seed: int, keep: Path | None) -> dict[str, Any]:
     """Kill, resume and compare runs, cycling through the kinds."""
     chosen = random.Random(seed)
     folder = keep or Path(tempfile.mkdtemp(prefix="kills-"))
     folder.mkdir(exist_ok=True)
     os.chdir(folder)
-    pictures(folder)
+    write_images(folder / "data", 60)
     whole: dict[str, tuple[dict[str, Any], dict[str, int], str]] = {}
     results: list[dict[str, Any]] = []
     for trial in range(kills):

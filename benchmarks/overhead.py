@@ -1,32 +1,21 @@
-"""Measure the overhead of a training step in addition to computation, in one process and in two.
+"""Measure the overhead of a training step in addition to computation.
 
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --where        one process; writes results/overhead.json
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --processes    two processes; writes results/processes.json
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --where        writes results/overhead.json
 
-`--where` starts from a hand-written loop and adds the parts of the template one by one. The net is a single linear
+The breakdown starts from a hand-written loop and adds the parts of the template one by one. The net is a single linear
 layer, so that computation does not hide the overhead. An epoch consists of 860 steps of 64 Fashion-MNIST images and a
 validation. The cost of work done once per epoch is divided by the number of steps.
-
-`--processes` compares `fit` on two processes with `ddp` (gloo over loopback) to one process, with one thread and the
-same batch size per process, interleaved. The tiny net shows the cost that DDP adds to a step. The CNN shows the
-speedup, which is the samples per second of two processes relative to one. CPU time per sample includes both processes.
-There is no validation.
 """
 
-import json
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from common import DATA, LARGER_CNN, ROOT, EpochClock, Times, interleave, ratio, save, show_ratio, table, terminal
+from common import DATA, EpochClock, Times, interleave, save, table, terminal
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
@@ -163,61 +152,6 @@ def stages() -> tuple[dict[str, Callable[[], Times]], int]:
         "+ run record, best and last checkpoint": lambda: run(task(), data, csv=True, record=True),
         "+ progress bar": lambda: run(task(), data, csv=True, record=True, bar=TerminalProgress(Signals())),
     }, len(loaders[0])
-
-
-# `fit` options and steps per epoch by title.
-TWO: dict[str, tuple[list[str], int]] = {
-    "linear net, batch 64": (["-c", f"{ROOT}/configs/fashion_mnist_mlp.yaml", "--data.batch_size=64",
-                              "--model.net={class_path: MLP, init_args: {hidden_sizes: []}}"], 400),
-    "CNN of 0.94 M weights, batch 128": (LARGER_CNN, 40),
-}  # fmt: skip
-
-
-def fit_on(processes: int, options: Sequence[str], steps: int) -> Times:
-    """Return the mean wall-clock and CPU seconds per epoch of `fit` over all processes, without the first epoch.
-
-    Raises:
-        RuntimeError: If the command fails.
-    """
-    with TemporaryDirectory() as folder:
-        clock = json.dumps([{"class_path": "common.EpochClock", "init_args": {"file": f"{folder}/times"}}])
-        command = [
-            sys.executable, "-m", "lit_project", "fit", *options, f"--data.root={DATA}", f"--runs_dir={folder}",
-            f"--trainer.callbacks={clock}", "--trainer.max_epochs=3", f"--trainer.limit_train_batches={steps}",
-            "--trainer.limit_val_batches=0", "--test_after_fit=false", "--trainer.enable_progress_bar=false",
-            "--trainer.accelerator=cpu", f"--trainer.devices={processes}",
-            *(["--trainer.strategy=ddp"] if processes > 1 else []),
-        ]  # fmt: skip
-        paths = os.pathsep.join([str(ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-        if done.returncode:
-            raise RuntimeError(done.stderr)
-        ranks = [Times(*json.loads(Path(f"{folder}/times.{rank}").read_text())) for rank in range(processes)]
-    return Times(max(rank.wall for rank in ranks), sum(rank.cpu for rank in ranks))
-
-
-def processes(rounds: int) -> None:
-    """Measure and print the cost that a second process adds to a step, and the speedup."""
-    rows = []
-    result: dict[str, dict[str, Any]] = {}
-    for title, (options, steps) in TWO.items():
-        times = interleave({str(n): partial(fit_on, n, options, steps) for n in (1, 2)}, rounds)
-        added = [(two.wall - one.wall) / steps * 1e6 for one, two in zip(times["1"], times["2"], strict=True)]
-        found: dict[str, Any] = {
-            "steps": steps,
-            "µs a step of one": statistics.median(t.wall for t in times["1"]) / steps * 1e6,
-            "µs added to a step": {"median": statistics.median(added), "min": min(added), "max": max(added)},
-            "samples a second, two / one": {key: 2 * value for key, value in ratio(times["1"], times["2"]).items()},
-            "CPU time a sample, two / one": {k: v / 2 for k, v in ratio(times["2"], times["1"], "cpu").items()},
-        }
-        result[title] = found
-        more = f"{statistics.median(added):+.0f} ({min(added):+.0f} to {max(added):+.0f})"
-        shown = [show_ratio(found[key]) for key in ("samples a second, two / one", "CPU time a sample, two / one")]
-        rows.append([title, f"{found['µs a step of one']:.0f}", more, *shown])
-    header = ["", "µs per step of one", "added by DDP", "samples/s, two / one", "CPU per sample, two / one"]
-    table("Two processes of one thread against one", header, rows)
-    save("processes", {"rounds": rounds, "two processes": result})
 
 
 def measure(rounds: int) -> None:

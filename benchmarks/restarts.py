@@ -19,7 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kills import DIGITS, differences, leaves
+from golden import leaves
+from kills import DIGITS, differences
 
 from lit_engine.checkpoints.io import read
 

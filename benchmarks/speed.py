@@ -1,8 +1,7 @@
 """Compare the speed of a full-featured `lit-project fit` to a hand-written loop and the customary Lightning pipeline.
 
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py             about six minutes
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --where     break down the overhead of a step
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --processes    compare two processes to one
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py            about six minutes
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --where    break down the overhead of a step
 
 All variants train on Fashion-MNIST in one process, interleaved over several rounds. Results are the median, minimum and
 maximum of each round's ratio. Timing covers complete epochs with training and validation on 5,000 images, from the
@@ -30,7 +29,7 @@ from typing import Any
 import torch
 from baselines import customary
 from common import DATA, RESULTS, Times, as_the_program, fit, interleave, machine, ratio, save, show_ratio, table
-from overhead import Bare, Batches, barebones, measure, processes
+from overhead import Bare, Batches, barebones, measure
 
 from lit_project.data.mnist import FashionMNIST
 from lit_project.models.mlp import MLP
@@ -162,15 +161,15 @@ def main() -> None:
     """Run the benchmark as requested on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--where", action="store_true", help="only break down the overhead")
-    parser.add_argument("--processes", action="store_true", help="only compare two processes to one")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=2, help="timed epochs per fit")
     parser.add_argument("--threads", type=int, default=1, help="torch threads; one is disturbed least by other jobs")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="the file keeps others")
     options = parser.parse_args()
     as_the_program(options.threads)
-    if options.where or options.processes:
-        return measure(options.rounds) if options.where else processes(options.rounds)
+    if options.where:
+        measure(options.rounds)
+        return
     file = RESULTS / "speed.json"
     results = json.loads(file.read_text()).get("parts", {}) if file.exists() else {}
     for part in options.parts:
@@ -185,7 +184,6 @@ def main() -> None:
         save("speed", {"claims": claims(results), "parts": results})  # in case the script is interrupted
     rows = [[name, row["target"], show_ratio(row)] for name, row in claims(results).items()]
     table("Claims", ["", "target", "measured"], rows)
-    return None
 
 
 if __name__ == "__main__":

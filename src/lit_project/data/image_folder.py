@@ -34,10 +34,9 @@ class Pictures(Dataset):
         self.classes = list(class_names or names)
         if len(names) < 2 and complete:
             raise DataError(f"{folder} needs at least two class folders; it has: {', '.join(names) or 'none'}")
-        here, there = set(names), set(self.classes)
-        if (complete and names != self.classes) or here - there:
-            sides = (("no", there - here), ("also", here - there))
-            facts = [f"{word} {', '.join(sorted(some))}" for word, some in sides if some]
+        missing, extra = set(self.classes) - set(names), set(names) - set(self.classes)
+        if extra or (complete and names != self.classes):
+            facts = [f"{word} {', '.join(sorted(kind))}" for word, kind in (("no", missing), ("also", extra)) if kind]
             why = "; ".join(facts) or "class_names must be sorted"
             raise DataError(f"the classes in {folder} are not as expected: {why}")
         found = {name: pictures_in(folder / name) for name in self.classes}

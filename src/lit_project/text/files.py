@@ -15,7 +15,7 @@ def read_lines(path: Path) -> list[str]:
     In a `.zip` file, names that start with an underscore are ignored.
 
     Raises:
-        DataError: the file is missing or damaged, or a line is not UTF-8.
+        DataError: the file is missing, damaged or empty, or a line is not UTF-8.
     """
     try:
         raw = path.read_bytes()
@@ -27,6 +27,8 @@ def read_lines(path: Path) -> list[str]:
         raise DataError(f"{path} does not exist") from error
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError) as error:
         raise DataError(f"{path} cannot be read: {str(error) or type(error).__name__}") from error
+    if not raw:
+        raise DataError(f"{path} is empty")
     return lines_of(raw, str(path))
 
 

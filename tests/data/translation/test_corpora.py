@@ -115,5 +115,5 @@ def test_nothing_of_a_given_split_is_trained_on_or_carved(tmp_path, capsys):
     nothing = {"sources": 0, "targets": 0, "pairs": 0}
     assert data.report["overlap_of_val_and_test"] == nothing
     assert data.report["overlap_with_train"] == {"val": nothing, "test": nothing}
-    assert data.report["left_out"]["given"] == 30
+    assert data.left_out["given"] == 30
     assert "30 of 60 pairs share a sentence with the given evaluation pairs and were dropped" in capsys.readouterr().out

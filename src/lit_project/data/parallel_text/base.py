@@ -20,7 +20,7 @@ from lit_project.data.parallel_text.leak_free_split import (
     leak_free_split,
 )
 from lit_project.data.parallel_text.report import describe, lines, pair_texts, unknown_warning
-from lit_project.data.parallel_text.vocabularies import Kind, VocabularyOptions, build, check_languages, from_plain
+from lit_project.data.parallel_text.vocabularies import Kind, VocabularyOptions, build, from_plain
 from lit_project.text.preparation import Preparation
 from lit_project.text.tokens import split_words
 from lit_project.text.vocabulary import BOS, EOS, Vocabulary
@@ -96,7 +96,9 @@ class TranslationData(SplitData):
         fold: int = 0,
     ) -> None:
         super().__init__(batch_size, seed=seed, global_batch_size=global_batch_size, folds=folds, fold=fold)
-        check_languages(type(self).__name__, self.LANGUAGES, source, target)
+        if source == target or (self.LANGUAGES and not {source, target} <= set(self.LANGUAGES)):
+            hint = f"it has {', '.join(self.LANGUAGES)}" if self.LANGUAGES else "set two different languages"
+            raise DataError(f"{type(self).__name__} has no translations from {source} to {target}: {hint}")
         self.root = Path(root).expanduser()
         self.source, self.target = source, target
         self.batch_tokens, self.eval_batch_tokens = batch_tokens, eval_batch_tokens
@@ -117,7 +119,6 @@ class TranslationData(SplitData):
             self.preparation = Preparation(**vocabularies["preparation"])
             self.max_length = int(vocabularies["max_length"])
         self._pairs: dict[str, Pairs] = {}  # prepared
-        self._counts: dict[str, dict[str, int]] = {}  # number of dropped and truncated pairs by split
         self.left_out: dict[str, int] = {}  # number of pairs excluded from all splits, by reason
 
     def read(self, split: Split) -> Pairs:
@@ -188,7 +189,7 @@ class TranslationData(SplitData):
             names: tuple[Split, ...] = ("train", "val", "test")
             waste = self.batch_sampler(self.dataset("train"), "train").padding_waste()
             pairs: dict[str, Pairs] = {name: self.pairs(name) for name in names}
-            self.report = describe(pairs, self.splits, self._counts, waste, self.left_out)
+            self.report = describe(pairs, self.splits, waste)
             print_once(lines(self.report))
             if warning := unknown_warning(self.report):
                 print_once(warning)
@@ -215,14 +216,14 @@ class TranslationData(SplitData):
         """Return the encoded pairs of a split after filtering by length. Evaluation pairs also include their texts."""
         pairs = self.pairs(split)
         train = split == "train"
-        sources, targets, self._counts[split] = filter_by_length(
+        sources, targets, counts = filter_by_length(
             self.source_vocabulary.encode_all([source for source, _ in pairs]),
             self.target_vocabulary.encode_all([target for _, target in pairs]),
             pairs,
             self.max_length,
             self.overlong if train else None,
         )
-        for done, count in self._counts[split].items():
+        for done, count in counts.items():
             if count:
                 what = f"{count:,} of {len(pairs):,} {split} pairs exceed max_length {self.max_length}"
                 print_once(f"{what} and were {done}")

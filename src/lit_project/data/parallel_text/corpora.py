@@ -18,7 +18,7 @@ def read_aligned(source: Path, target: Path) -> list[tuple[str, str]]:
     """Read pairs from two files. Line n of one file is the translation of line n of the other.
 
     Raises:
-        DataError: a file is unreadable or has no lines, a line is empty, or the numbers of lines differ.
+        DataError: a file is unreadable or empty, a line is empty, or the numbers of lines differ.
     """
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
@@ -27,8 +27,6 @@ def read_aligned(source: Path, target: Path) -> list[tuple[str, str]]:
             "translation of line n of the other"
         )
     for path, lines in ((source, sources), (target, targets)):
-        if not lines:
-            raise DataError(f"{path} is empty")
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 raise DataError(f"{path}, line {number}: empty line")
@@ -39,7 +37,7 @@ def read_tsv(path: Path) -> list[tuple[str, str]]:
     """Read pairs from a file with lines `sentence<TAB>translation`. Further columns are ignored.
 
     Raises:
-        DataError: the file is unreadable or has no lines, a line has no tab, or one side of a line is empty.
+        DataError: the file is unreadable or empty, a line has no tab, or one side of a line is empty.
     """
     pairs = []
     for number, line in enumerate(read_lines(path), 1):
@@ -50,8 +48,6 @@ def read_tsv(path: Path) -> list[tuple[str, str]]:
             if not text.strip():
                 raise DataError(f"{path}, line {number}: the {side} side is empty")
         pairs.append((columns[0], columns[1]))
-    if not pairs:
-        raise DataError(f"{path} is empty")
     return pairs
 
 

@@ -28,28 +28,18 @@ def pair_texts(pairs: Pairs, train: Pairs, preparation: Preparation) -> list[Pai
     return [PairText(restore(s), restore(t), references[s], memory.get(s, "")) for s, t in pairs]
 
 
-def describe(
-    pairs: dict[str, Pairs],
-    encoded: dict[str, EncodedPairs],
-    counts: dict[str, dict[str, int]],
-    padding: tuple[float, float],
-    left_out: dict[str, int],
-) -> dict[str, Any]:
+def describe(pairs: dict[str, Pairs], encoded: dict[str, EncodedPairs], padding: tuple[float, float]) -> dict[str, Any]:
     """Return the report on a corpus as plain data.
 
     Args:
         pairs: prepared pairs by split.
         encoded: encoded pairs by split. Some splits may be missing.
-        counts: number of "dropped" and "truncated" pairs by split.
         padding: fraction of padding in source and target batches during training.
-        left_out: number of pairs excluded from all splits, by reason.
     """
     return {
         "splits": {name: {"pairs": len(own), "sources": len({s for s, _ in own})} for name, own in pairs.items()},
         "overlap_with_train": {name: overlap(pairs["train"], own) for name, own in pairs.items() if name != "train"},
         "overlap_of_val_and_test": overlap(pairs["val"], pairs["test"]),
-        "left_out": dict(left_out),
-        "overlong": {name: dict(own) for name, own in counts.items()},
         "unknown": {
             name: {"source": _unknown(own.source), "target": _unknown(own.target)} for name, own in encoded.items()
         },

@@ -176,9 +176,14 @@ def _states(subject: Subject) -> Iterator[tuple[str, str]]:
         french = f"{being} très {adjective}" if how == "very" else f"{being} {adjective}"
         many = subject.plural or subject.person == 1
         present = "am" if subject.person == 0 else "are" if many else "is"
-        verb = {"present": present, "past": "were" if many else "was", "future": "will"}[tense]
-        words = [verb, how if how == "not" else "", "be" if tense == "future" else "", how if how == "very" else ""]
-        yield _sentence(subject, " ".join([*filter(None, words), state]), french)
+        english = {"present": present, "past": "were" if many else "was", "future": "will"}[tense]
+        if how == "not":
+            english += " not"
+        if tense == "future":
+            english += " be"
+        if how == "very":
+            english += " very"
+        yield _sentence(subject, f"{english} {state}", french)
 
 
 def _conjugated(subject: Subject, verb: Verb, tense: str, with_be: bool) -> tuple[str, str]:

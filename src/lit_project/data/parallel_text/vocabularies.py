@@ -71,14 +71,12 @@ def build(
     return _subwords(sides[0], languages[0], options, folder), _subwords(sides[1], languages[1], options, folder)
 
 
-def from_plain(data: Any, languages: tuple[str, str]) -> tuple[Vocabulary, Vocabulary]:
+def from_plain(data: dict[str, Any], languages: tuple[str, str]) -> tuple[Vocabulary, Vocabulary]:
     """Return the source and target vocabularies of a checkpoint.
 
     Raises:
-        DataError: the data are malformed, or the languages differ.
+        DataError: the languages differ.
     """
-    if not isinstance(data, dict) or not {"source", "target", "preparation", "max_length"} <= data.keys():
-        raise DataError("vocabularies must contain source, target, preparation and max_length, as in a checkpoint")
     found = Vocabulary.from_dict(data["source"]), Vocabulary.from_dict(data["target"])
     for side, vocabulary, language in zip(("source", "target"), found, languages, strict=True):
         if language not in vocabulary.language.split("+"):
@@ -102,10 +100,3 @@ def _subwords(sentences: Sequence[str], language: str, options: VocabularyOption
     with suppress(OSError):  # If the file cannot be written, each run trains its own model.
         write_bytes(path, vocabulary.model)
     return vocabulary
-
-
-def check_languages(name: str, known: Sequence[str], source: str, target: str) -> None:
-    """Raise DataError if a corpus does not support the languages. An empty `known` allows any two languages."""
-    if source == target or (known and not {source, target} <= set(known)):
-        has = f"it has {', '.join(known)}" if known else "set two different languages"
-        raise DataError(f"{name} has no translations from {source} to {target}: {has}")

@@ -185,9 +185,15 @@ def rank_samples(rows: Sequence[Row], samples: int, language: str) -> dict[str, 
 
 def tables(samples: Mapping[str, Sequence[tuple[float, Row]]]) -> dict[str, list[dict[str, Any]]]:
     """Return the table rows for each kind of sample in `rank_samples`. Multiple references are joined by newlines."""
-    names = ("BLEU", "source", "translation", "references")
-    values = {
-        which: [(round(score, 1), row.text.source, row.hypothesis, "\n".join(row.text.references)) for score, row in of]
-        for which, of in samples.items()
+    return {
+        which: [
+            {
+                "BLEU": round(score, 1),
+                "source": row.text.source,
+                "translation": row.hypothesis,
+                "references": "\n".join(row.text.references),
+            }
+            for score, row in rows
+        ]
+        for which, rows in samples.items()
     }
-    return {which: [dict(zip(names, row, strict=True)) for row in rows] for which, rows in values.items()}

@@ -17,7 +17,6 @@ from lit_engine.training.task import Task
 from lit_project.models.losses import at_least_float32
 from lit_project.models.seq2seq.base import Seq2Seq
 from lit_project.models.seq2seq.search import NOTHING, Decoding, Hypothesis
-from lit_project.tasks.translation.r_drop import divergence
 from lit_project.tasks.translation.scores import Row, baselines, by_length, first_of_each_source, scores
 from lit_project.text.preparation import Preparation
 from lit_project.text.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
@@ -50,6 +49,12 @@ def is_best(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
         return logits_BTV.argmax(dim=-1) == labels_BT
     # On a CPU, `amax` is five times as fast as `argmax`.
     return logits_BTV.gather(-1, labels_BT[..., None]).squeeze(-1) >= logits_BTV.amax(dim=-1)
+
+
+def divergence(logits_BTV: Tensor) -> Tensor:
+    """Return KL(p‖q) + KL(q‖p) of the predictions p and q in the first and second half of a batch, `(B/2, T)`."""
+    log_p, log_q = at_least_float32(logits_BTV).log_softmax(dim=-1).chunk(2)
+    return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(dim=-1)
 
 
 class Translator(Task):
