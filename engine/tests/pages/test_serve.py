@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 from lit_engine.data.images import ImageData
+from lit_engine.tools.serve.command import Handler, Server
 from lit_engine.tools.serve.predictor import Predictor, _columns, _field
 from serving import opened, post, serving, table_of
 from toy.data import Digits
@@ -135,6 +136,12 @@ def test_many_clients_are_answered_and_those_that_leave_are_not_errors(serve, tr
         assert all(reply.startswith(b"HTTP/1.0 200") for reply in replies)
 
     assert serve(ask, trained).err == ""
+
+
+def test_connections_wait_until_they_are_answered():
+    with Server(("127.0.0.1", 0), Handler) as server:  # does not accept any connection
+        for client in [socket.create_connection(server.server_address, timeout=5) for _ in range(50)]:
+            client.close()
 
 
 def test_only_pictures_that_the_task_has_written_are_sent(tmp_path):

@@ -64,6 +64,7 @@ def serve(args: Sequence[str]) -> int:
 class Server(ThreadingHTTPServer):
     """An HTTP server with a predictor and a page that all requests share."""
 
+    request_queue_size = 128  # with Python's default of 5, simultaneous connections are reset
     predictor: "Predictor"
     page: str
 
