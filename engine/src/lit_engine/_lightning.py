@@ -66,16 +66,6 @@ def set_root_dir(trainer: Trainer, path: str) -> None:
     trainer._default_root_dir = path  # type: ignore[attr-defined]
 
 
-def set_should_stop(trainer: Trainer, should_stop: bool) -> None:
-    """Ask the loops to stop after this batch, or cancel that request."""
-    trainer.should_stop = should_stop
-
-
-def skip_sanity_check(trainer: Trainer) -> None:
-    """Skip the sanity check of a resumed run, because the original run already passed it."""
-    trainer.num_sanity_val_steps = 0
-
-
 def skip_sigterm_broadcast(trainer: Trainer) -> None:
     """Skip the broadcast of a SIGTERM flag, which would synchronize all processes before each step.
 
@@ -235,11 +225,6 @@ def step_plateau_schedules(trainer: Trainer) -> None:
 def ready_batches(trainer: Trainer) -> int:
     """Return the number of batches that have started in this epoch. Lightning 1.5 added this API."""
     return trainer.fit_loop.epoch_loop.batch_progress.current.ready
-
-
-def batch_index(trainer: Trainer) -> int:
-    """Return the index of the current batch, or -1 before the first one."""
-    return trainer.fit_loop.batch_idx
 
 
 def will_validate(trainer: Trainer) -> bool:
@@ -556,11 +541,6 @@ def broadcast_all(tensors: list[Tensor]) -> None:
     """Broadcast tensors from the first process to all others, in one operation per dtype. torch 1.0 added this API."""
     if tensors:  # torch rejects an empty list
         torch.distributed._broadcast_coalesced(torch.distributed.group.WORLD, tensors, 250 * 1024**2, 0)  # type: ignore[arg-type]
-
-
-def compute_norms(tensors: list[Tensor]) -> Tensor:
-    """Return the Euclidean norms `(N,)` of N tensors, computed in one kernel. torch 1.9 added this API."""
-    return torch.stack(torch._foreach_norm(tensors))
 
 
 def replace_loader_parts(loader: Any, **parts: Any) -> None:

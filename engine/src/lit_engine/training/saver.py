@@ -309,7 +309,7 @@ class Saver(Callback):
         stops = self._stops_later or trainer.should_stop
         self._stops_later = stops and within
         if stops:
-            _lightning.set_should_stop(trainer, not within)
+            trainer.should_stop = not within
         self._cut_short = will_end(trainer) and not last
         return within
 
@@ -358,8 +358,8 @@ class Saver(Callback):
         self.signals.deferred = False
         if is_out_of_memory(exception) and self._before_step is not None and isinstance(pl_module, Task):
             self._save_before_step(trainer, pl_module, *self._before_step)
-        batch = _lightning.batch_index(trainer)
-        where = f"batch {batch}" if batch >= 0 else "before the first batch"
+        started = _lightning.ready_batches(trainer)
+        where = f"batch {started - 1}" if started else "before the first batch"
         exception.add_note(f"in epoch {trainer.current_epoch}, step {trainer.global_step}, {where}")
         if is_out_of_memory(exception):
             exception.add_note(OUT_OF_MEMORY)
@@ -445,7 +445,7 @@ class Saver(Callback):
         self._metrics, self._within_epoch = checkpoint.get("metrics", {}), "ended" in checkpoint
         self._trainable = checkpoint.get("trainable", {})
         self._precedes_plateau = checkpoint.get("precedes_plateau", False)
-        _lightning.skip_sanity_check(trainer)
+        trainer.num_sanity_val_steps = 0  # the original run already passed the sanity check
         shares, rank = checkpoint.get("logged_so_far", []), trainer.global_rank
         if trainer.state.fn == "fit" and len(shares) == trainer.world_size:
             self._logged = shares[rank]["logged"]
