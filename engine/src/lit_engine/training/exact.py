@@ -1,6 +1,6 @@
 """Computes exact means over batches, micro-batches and processes, and measures the training time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -30,19 +30,17 @@ class Totals:
         for name, value in sums.items():
             value = value.detach()
             if name in self.sums:
-                self.sums[name] = self.sums[name].to(value.device) + value  # restored sums are on the CPU
+                self.sums[name] = _on(value.device, self.sums[name]) + value  # restored sums are on the CPU
             else:
                 self.sums[name] = value.to(_wide(value.device))
 
     def gather(self, task: LightningModule) -> dict[str, Any]:
         """Return the `sums` and the `count` with one value per replica, `(W,)` each. All processes must call this."""
-        names = self._all_names(task)
-        own = self._pack(names, task.device)
-        gathered: Any = task.all_gather(own, group=replicas(task.trainer).group)
-        shares = gathered.reshape(-1, len(own)).cpu()
-        by_name = dict(zip(names, shares.T.clone(), strict=False))
-        # Keep the order of this process's metrics, so that a resumed run logs them in the same order.
-        return {"sums": {name: by_name[name] for name in {**self.sums, **by_name}}, "count": shares[:, -1].clone()}
+        own = {name: value.item() for name, value in self.sums.items()}, float(self.count)
+        shares = all_gathered([own], task.trainer)
+        names = dict.fromkeys(name for sums, _ in shares for name in sums)  # a resumed run logs them in this order
+        columns = {name: _column(sums.get(name, 0.0) for sums, _ in shares) for name in names}
+        return {"sums": columns, "count": _column(count for _, count in shares)}
 
     def _all_names(self, task: LightningModule) -> list[str]:
         """Return the sorted metric names of all processes, because each process may add different metrics."""
@@ -121,6 +119,10 @@ COMMON_UNIT = 1024
 def _divisor(count: Any) -> Any:
     """Return the count as a divisor, or 1 if the count is 0. In that case, the sum is also 0."""
     return count.masked_fill(count == 0, 1) if isinstance(count, Tensor) else count or 1
+
+
+def _column(values: Iterable[float]) -> Tensor:
+    return torch.tensor([*values], dtype=torch.double)
 
 
 def _on(device: torch.device, value: float | Tensor) -> Tensor:
