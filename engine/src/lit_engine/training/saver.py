@@ -121,7 +121,6 @@ class Saver(Callback):
         self._stops_later = False  # whether a stop was requested within an accumulation window
         self._cut_short = False  # whether training ends mid-epoch
         self._counters: dict[str, Any] | None = None  # Lightning's loop counters if training ends mid-epoch
-        self._within_epoch = False  # whether the resumed run had ended mid-epoch
         self._within_step = False  # whether gradients are being accumulated
         self._seeds_batches = False  # whether random numbers in a step are seeded here, not by the task or the loader
         self._resumed = False  # whether the next batch is the first one after resuming mid-epoch
@@ -344,12 +343,6 @@ class Saver(Callback):
         elif self._trained:
             self._save_epoch(trainer)
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        ended = not self._trained and not self._within_epoch
-        if ended and self.checkpoint is not None:
-            # The run may have been killed after saving its last epoch, but before `epochNNN.ckpt` was created.
-            self.checkpoint.keep_epoch(trainer)
-
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Add notes that say where the error occurred and how to fix two common errors."""
         _unwrap_hooks(pl_module)
@@ -442,7 +435,7 @@ class Saver(Callback):
         checkpoint["precedes_plateau"] = self._moment == "step"
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._metrics, self._within_epoch = checkpoint.get("metrics", {}), "ended" in checkpoint
+        self._metrics = checkpoint.get("metrics", {})
         self._trainable = checkpoint.get("trainable", {})
         self._precedes_plateau = checkpoint.get("precedes_plateau", False)
         trainer.num_sanity_val_steps = 0  # the original run already passed the sanity check
