@@ -463,9 +463,8 @@ def has_layer_sync(strategy: Any) -> bool:
 
 
 def process_loaders(strategy: Any, process: Any) -> None:
-    """Apply a function to each dataloader after Lightning has set the sampler."""
-    original = strategy.process_dataloader
-    strategy.process_dataloader = lambda loader: process(original(loader))
+    """Apply a function to each dataloader after Lightning has set the sampler. A later call replaces the function."""
+    strategy.process_dataloader = lambda loader: process(type(strategy).process_dataloader(strategy, loader))
 
 
 def replace_setup(strategy: Any, setup: Any) -> None:

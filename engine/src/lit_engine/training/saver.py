@@ -126,7 +126,6 @@ class Saver(Callback):
         self._resumed = False  # whether the next batch is the first one after resuming mid-epoch
         self._precedes_plateau = False  # whether the run was stopped before Lightning stepped ReduceLROnPlateau
         self._metrics: dict[str, Any] = {}
-        self._processes_loaders = False
         self._logged: list[dict[str, Any]] = []  # values logged before resuming, kept until the first batch is logged
         self._batches: int | None = None  # batches per epoch when the run was stopped
         self._accumulated: dict[str, Tensor] = {}  # gradients of manual optimization when the run was stopped
@@ -145,9 +144,7 @@ class Saver(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         _lightning.skip_batches_of_evaluation(trainer)
         _lightning.disable_requeue(trainer)  # Lightning would requeue the SLURM job with a checkpoint of its own
-        if not self._processes_loaders:
-            _lightning.process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
-            self._processes_loaders = True
+        _lightning.process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
         if stage == "fit" and any(isinstance(one, StochasticWeightAveraging) for one in trainer.callbacks):  # type: ignore[attr-defined]
             raise UserError(
                 "StochasticWeightAveraging omits the averaged weights from last.ckpt and cannot resume exactly: "
