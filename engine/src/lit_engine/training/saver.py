@@ -145,16 +145,18 @@ class Saver(Callback):
         _lightning.skip_batches_of_evaluation(trainer)
         _lightning.disable_requeue(trainer)  # Lightning would requeue the SLURM job with a checkpoint of its own
         _lightning.process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
-        if stage == "fit" and any(isinstance(one, StochasticWeightAveraging) for one in trainer.callbacks):  # type: ignore[attr-defined]
+        if stage != "fit":
+            return
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        if any(isinstance(one, StochasticWeightAveraging) for one in callbacks):
             raise UserError(
                 "StochasticWeightAveraging omits the averaged weights from last.ckpt and cannot resume exactly: "
                 "use the overlay configs/overlays/swa.yaml instead"
             )
-        if stage == "fit" and any(isinstance(one, ModelPruning) for one in trainer.callbacks):  # type: ignore[attr-defined]
+        if any(isinstance(one, ModelPruning) for one in callbacks):
             warn_once("warning: ModelPruning omits its masks from last.ckpt, so a resumed run differs")
-        found = [one for one in trainer.checkpoint_callbacks if isinstance(one, Checkpoint)]
-        if stage == "fit" and found and not fast_dev_run(trainer):
-            self.checkpoint = found[0]
+        if not fast_dev_run(trainer):
+            self.checkpoint = next((one for one in callbacks if isinstance(one, Checkpoint)), None)
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._defer()
@@ -172,11 +174,11 @@ class Saver(Callback):
         for name, gradient in self._accumulated.items():
             weight = pl_module.get_parameter(name)
             weight.grad = gradient.to(weight.device)
-        if _lightning.is_between_epochs(trainer):
-            _lightning.start_as_new(trainer)
         if getattr(trainer.train_dataloader, "recut", False):
             _lightning.set_batch_counters(trainer)
-        if _lightning.ready_batches(trainer) and not _lightning.is_between_epochs(trainer):
+        if _lightning.is_between_epochs(trainer):
+            _lightning.start_as_new(trainer)
+        elif _lightning.ready_batches(trainer):
             self._check_loader(trainer)
             self._resumed = True
             _lightning.finish_restart(trainer)
