@@ -123,7 +123,6 @@ class Saver(Callback):
         self._counters: dict[str, Any] | None = None  # Lightning's loop counters if training ends mid-epoch
         self._within_step = False  # whether gradients are being accumulated
         self._seeds_batches = False  # whether random numbers in a step are seeded here, not by the task or the loader
-        self._resumed = False  # whether the next batch is the first one after resuming mid-epoch
         self._precedes_plateau = False  # whether the run was stopped before Lightning stepped ReduceLROnPlateau
         self._metrics: dict[str, Any] = {}
         self._logged: list[dict[str, Any]] = []  # values logged before resuming, kept until the first batch is logged
@@ -180,7 +179,6 @@ class Saver(Callback):
             _lightning.start_as_new(trainer)
         elif _lightning.ready_batches(trainer):
             self._check_loader(trainer)
-            self._resumed = True
             _lightning.finish_restart(trainer)
             _lightning.log_again(trainer, self._logged)
         self._trainable_at_start = _trainable(pl_module)
@@ -206,6 +204,8 @@ class Saver(Callback):
                 changed = True
         if changed:
             _lightning.wrap_again(trainer.strategy, module)
+        if (changing := accumulation_schedule(trainer)) is not None:
+            changing.on_train_epoch_start(trainer)  # Lightning does not call this hook when resuming mid-epoch
         if self._precedes_plateau:
             _lightning.step_plateau_schedules(trainer)
             self._precedes_plateau = False
@@ -236,9 +236,6 @@ class Saver(Callback):
             raise Interrupted(number)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if self._resumed and (changing := accumulation_schedule(trainer)) is not None:
-            changing.on_train_epoch_start(trainer)  # Lightning does not call this hook when resuming mid-epoch
-        self._resumed = False
         if self._seeds_batches:
             seed_everywhere(global_seed(), "batch", trainer.current_epoch, batch_idx, replicas(trainer).rank)
         if self._repeats_steps and batch_idx % trainer.accumulate_grad_batches == 0:
