@@ -276,10 +276,11 @@ def epochs_in(checkpoint: dict[str, Any]) -> tuple[int, int | None]:
     saved mid-epoch, the second number is None. Lightning 1.5 added this API.
     """
     loop = checkpoint["loops"]["fit_loop"]
-    epochs, finished = loop["epoch_progress"]["current"], loop["epoch_progress"]["current"]["processed"]
-    if epochs["ready"] == finished:
-        return finished, finished
-    return finished, finished + 1 if loop["epoch_loop.batch_progress"]["is_last_batch"] else None
+    epochs, is_trained = loop["epoch_progress"]["current"], loop["epoch_loop.batch_progress"]["is_last_batch"]
+    complete = epochs["processed"]
+    if epochs["ready"] == complete:
+        return complete, complete
+    return complete, complete + 1 if is_trained else None
 
 
 def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
@@ -387,7 +388,7 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
         results.log(**options, value=value, sync_dist_fn=trainer.strategy.reduce, batch_size=1)
         item = results[f"{options['fx']}.{options['name']}"]
         one["sums"] = {name: before.to(value.device) for name, before in one["sums"].items()}
-        one["latest"] = move_data_to_device(one.get("latest"), value.device)  # logged again until there is a new value
+        one["latest"] = move_data_to_device(one["latest"], value.device)  # logged again until there is a new value
         vars(item).update(one["sums"], _computed=None, _forward_cache=one["latest"])
 
 
