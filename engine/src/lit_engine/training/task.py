@@ -372,7 +372,7 @@ class Task(_lightning.QuickModule):
 
     def loss_of_step(self, outputs: Any) -> float:
         """Return the mean loss of the last optimizer step over all processes. All processes must call this."""
-        loss = self.running.mean_since_mark("loss", self)
+        loss = self.running.mean_loss_since_mark(self)
         if loss is None:  # the task does not call `step`, and Lightning has divided the loss
             loss = outputs["loss"].item() * self.trainer.accumulate_grad_batches
         return loss
