@@ -79,7 +79,6 @@ def fit(trainer):
 COUNTERS = {
     "trainer_of": (lambda t: _lightning.trainer_of(t.lightning_module) is t, True),
     "ready_batches": (_lightning.ready_batches, 2),
-    "batch_index": (_lightning.batch_index, 1),
     "will_validate": (_lightning.will_validate, False),
     "has_validated": (_lightning.has_validated, False),
     "logged_steps": (_lightning.logged_steps, 5),  # the current step is counted after the hook
@@ -98,16 +97,12 @@ def test_state_of_a_fit(fit, name):
 @pytest.mark.parametrize("last", [False, True])
 def test_will_validate_ignores_a_requested_stop(fit, last):
     def asked(trainer):
-        _lightning.set_should_stop(trainer, True)
+        trainer.should_stop = True
         found = _lightning.will_validate(trainer), trainer.should_stop
-        _lightning.set_should_stop(trainer, False)
+        trainer.should_stop = False
         return found
 
     assert fit({"": asked}, val_check_interval=2 if last else 4)[0][""] == (last, True)
-
-
-def test_set_should_stop(fit):
-    assert fit({"": lambda trainer: _lightning.set_should_stop(trainer, True)})[1].global_step == 6
 
 
 def test_loop_state_and_set_loop_counters(fit):
@@ -190,16 +185,14 @@ def test_start_as_new_and_count_batches(trainer):
     assert made.num_training_batches == 4
 
 
-def test_reconfigure_limit_loops_set_root_dir_skip_sanity_check_and_set_ended(trainer, tmp_path):
-    made = trainer(max_epochs=1, num_sanity_val_steps=2)
+def test_reconfigure_limit_loops_set_root_dir_and_set_ended(trainer, tmp_path):
+    made = trainer(max_epochs=1)
     _lightning.reconfigure(made, callbacks=[], loggers=[], limit_val_batches=0)
     _lightning.limit_loops(made, -1, 3)
     _lightning.set_root_dir(made, str(tmp_path / "elsewhere"))
-    _lightning.skip_sanity_check(made)
     assert made.default_root_dir == str(tmp_path / "elsewhere")
     made.fit(Module())
     assert made.global_step == 3
-    assert made.num_sanity_val_steps == 0
     _lightning.set_ended(made, 7, 5)
     assert (_lightning.logged_steps(made), made.current_epoch) == (7, 5)
 
@@ -334,9 +327,8 @@ def test_unscales_itself_and_loss_scale(fused):
     assert torch.amp.GradScaler("cpu", init_scale=8.0).get_scale() == 8.0  # `loss_scale` uses this
 
 
-def test_multiply_all_and_norms_of():
+def test_multiply_all():
     tensors = [torch.tensor([3.0, 4.0]), torch.tensor([6.0])]
-    assert _lightning.compute_norms(tensors).tolist() == [5.0, 6.0]
     _lightning.multiply_all(tensors, torch.tensor(2.0))
     assert [one.tolist() for one in tensors] == [[6.0, 8.0], [12.0]]
 

@@ -66,16 +66,6 @@ def set_root_dir(trainer: Trainer, path: str) -> None:
     trainer._default_root_dir = path  # type: ignore[attr-defined]
 
 
-def set_should_stop(trainer: Trainer, should_stop: bool) -> None:
-    """Ask the loops to stop after this batch, or cancel that request."""
-    trainer.should_stop = should_stop
-
-
-def skip_sanity_check(trainer: Trainer) -> None:
-    """Skip the sanity check of a resumed run, because the original run already passed it."""
-    trainer.num_sanity_val_steps = 0
-
-
 def skip_sigterm_broadcast(trainer: Trainer) -> None:
     """Skip the broadcast of a SIGTERM flag, which would synchronize all processes before each step.
 
@@ -237,11 +227,6 @@ def ready_batches(trainer: Trainer) -> int:
     return trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
 
-def batch_index(trainer: Trainer) -> int:
-    """Return the index of the current batch, or -1 before the first one."""
-    return trainer.fit_loop.batch_idx
-
-
 def will_validate(trainer: Trainer) -> bool:
     """Return whether Lightning will validate after this batch. Lightning 1.8 added this API.
 
@@ -291,10 +276,11 @@ def epochs_in(checkpoint: dict[str, Any]) -> tuple[int, int | None]:
     saved mid-epoch, the second number is None. Lightning 1.5 added this API.
     """
     loop = checkpoint["loops"]["fit_loop"]
-    epochs, finished = loop["epoch_progress"]["current"], loop["epoch_progress"]["current"]["processed"]
-    if epochs["ready"] == finished:
-        return finished, finished
-    return finished, finished + 1 if loop["epoch_loop.batch_progress"]["is_last_batch"] else None
+    epochs, is_trained = loop["epoch_progress"]["current"], loop["epoch_loop.batch_progress"]["is_last_batch"]
+    complete = epochs["processed"]
+    if epochs["ready"] == complete:
+        return complete, complete
+    return complete, complete + 1 if is_trained else None
 
 
 def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
@@ -402,7 +388,7 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
         results.log(**options, value=value, sync_dist_fn=trainer.strategy.reduce, batch_size=1)
         item = results[f"{options['fx']}.{options['name']}"]
         one["sums"] = {name: before.to(value.device) for name, before in one["sums"].items()}
-        one["latest"] = move_data_to_device(one.get("latest"), value.device)  # logged again until there is a new value
+        one["latest"] = move_data_to_device(one["latest"], value.device)  # logged again until there is a new value
         vars(item).update(one["sums"], _computed=None, _forward_cache=one["latest"])
 
 
@@ -478,9 +464,8 @@ def has_layer_sync(strategy: Any) -> bool:
 
 
 def process_loaders(strategy: Any, process: Any) -> None:
-    """Apply a function to each dataloader after Lightning has set the sampler."""
-    original = strategy.process_dataloader
-    strategy.process_dataloader = lambda loader: process(original(loader))
+    """Apply a function to each dataloader after Lightning has set the sampler. A later call replaces the function."""
+    strategy.process_dataloader = lambda loader: process(type(strategy).process_dataloader(strategy, loader))
 
 
 def replace_setup(strategy: Any, setup: Any) -> None:
@@ -556,11 +541,6 @@ def broadcast_all(tensors: list[Tensor]) -> None:
     """Broadcast tensors from the first process to all others, in one operation per dtype. torch 1.0 added this API."""
     if tensors:  # torch rejects an empty list
         torch.distributed._broadcast_coalesced(torch.distributed.group.WORLD, tensors, 250 * 1024**2, 0)  # type: ignore[arg-type]
-
-
-def compute_norms(tensors: list[Tensor]) -> Tensor:
-    """Return the Euclidean norms `(N,)` of N tensors, computed in one kernel. torch 1.9 added this API."""
-    return torch.stack(torch._foreach_norm(tensors))
 
 
 def replace_loader_parts(loader: Any, **parts: Any) -> None:

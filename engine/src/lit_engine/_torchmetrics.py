@@ -11,11 +11,8 @@ from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from typing import Any
 
-# Modules to import, in order, for each name that Lightning or this library uses. The last module defines the name.
-USED = {
-    "Metric": ("torchmetrics.utilities", "torchmetrics.metric"),
-    "MetricCollection": ("torchmetrics.utilities", "torchmetrics.collections"),
-}
+# Names that Lightning or this library uses, and the modules that define them.
+USED = {"Metric": "torchmetrics.metric", "MetricCollection": "torchmetrics.collections"}
 
 
 def import_lazily() -> None:
@@ -40,8 +37,9 @@ def _lazy_package(name: str) -> Any:
     def find(attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        if name == "torchmetrics" and attribute in USED:
-            return getattr([import_module(one) for one in USED[attribute]][-1], attribute)
+        if attribute in USED:
+            import_module("torchmetrics.utilities")  # first, because the modules import each other
+            return getattr(import_module(USED[attribute]), attribute)
         if find_spec(f"{name}.{attribute}"):
             return import_module(f"{name}.{attribute}")
         vars(package).pop("__getattr__", None)

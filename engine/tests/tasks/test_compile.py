@@ -39,7 +39,6 @@ def test_arguments_of_torch_compile(lit, monkeypatch):
 
 @pytest.mark.parametrize(("net", "options", "error"), [
     (nn.Linear(2, 2), {"backend": "indctor"}, "no backend 'indctor'; did you mean inductor"),
-    (nn.Linear(2, 2), {"backend": "eager", "mode": "max-autotune"}, "'eager' has no modes. Remove mode"),
     (nn.Sequential(nn.GRU(2, 2)), {"fullgraph": True}, "nn.GRU or nn.LSTM: set fullgraph to false"),
 ])  # fmt: skip
 def test_impossible_options_are_errors(net, options, error):

@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from lit_engine._lightning import compute_norms, scales_loss
+from lit_engine._lightning import scales_loss
 from lit_engine.distributed.processes import all_reduced
 from lit_engine.distributed.sharding import local_shards
 from lit_engine.errors import NonFiniteError, first_of
@@ -37,7 +37,7 @@ class NaNGuard(Callback):
         if not gradients or scales_loss(trainer):
             return
         shards = local_shards(gradients.values())
-        if not _not_finite(compute_norms(shards).isfinite(), trainer).any():
+        if not _not_finite(torch.nn.utils.get_total_norm(shards).isfinite(), trainer):
             return
         # The norm of finite gradients may overflow.
         bad = _not_finite(torch.stack([one.isfinite().all() for one in shards]), trainer)

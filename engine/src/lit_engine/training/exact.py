@@ -1,6 +1,6 @@
 """Computes exact means over batches, micro-batches and processes, and measures the training time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from time import perf_counter
 from typing import Any
 
@@ -30,27 +30,17 @@ class Totals:
         for name, value in sums.items():
             value = value.detach()
             if name in self.sums:
-                self.sums[name] = self.sums[name].to(value.device) + value  # restored sums are on the CPU
+                self.sums[name] = _on(value.device, self.sums[name]) + value  # restored sums are on the CPU
             else:
                 self.sums[name] = value.to(_wide(value.device))
 
     def gather(self, task: LightningModule) -> dict[str, Any]:
         """Return the `sums` and the `count` with one value per replica, `(W,)` each. All processes must call this."""
-        names = self._all_names(task)
-        own = self._pack(names, task.device)
-        gathered: Any = task.all_gather(own, group=replicas(task.trainer).group)
-        shares = gathered.reshape(-1, len(own)).cpu()
-        by_name = dict(zip(names, shares.T.clone(), strict=False))
-        # Keep the order of this process's metrics, so that a resumed run logs them in the same order.
-        return {"sums": {name: by_name[name] for name in {**self.sums, **by_name}}, "count": shares[:, -1].clone()}
-
-    def _all_names(self, task: LightningModule) -> list[str]:
-        """Return the sorted metric names of all processes, because each process may add different metrics."""
-        return sorted({*all_gathered([*self.sums], task.trainer)})
-
-    def _pack(self, names: Sequence[str], device: torch.device) -> Tensor:
-        """Return a tensor with the sum for each name (0 if this process has none), followed by the count."""
-        return torch.stack([_on(device, value) for value in (*(self.sums.get(name, 0) for name in names), self.count)])
+        own = {name: value.item() for name, value in self.sums.items()}, float(self.count)
+        shares = all_gathered([own], task.trainer)
+        names = dict.fromkeys(name for sums, _ in shares for name in sums)  # a resumed run logs them in this order
+        columns = {name: _column(sums.get(name, 0.0) for sums, _ in shares) for name in names}
+        return {"sums": columns, "count": _column(count for _, count in shares)}
 
     def scatter(self, state: dict[str, Any], here: Replicas) -> None:
         """Restore this replica's sums. If the number of replicas changed, the first replica receives all sums."""
@@ -70,16 +60,16 @@ class Totals:
         """Remove everything added since the mark."""
         self.sums, self.count = dict(self._marked), self._marked_count
 
-    def mean_since_mark(self, name: str, task: LightningModule) -> float | None:
-        """Return the mean of one metric over all processes since the last call to `mark`, or None if it has no mean.
+    def mean_loss_since_mark(self, task: LightningModule) -> float | None:
+        """Return the mean loss over all processes since the last call to `mark`, or None if no sample was counted.
 
-        All processes must call this.
+        All processes must call this. In contrast to `reduce`, only one small tensor is sent.
         """
-        added = Totals()
-        added.count = self.count - self._marked_count
-        if name in self.sums:
-            added.sums[name] = self.sums[name] - self._marked.get(name, 0.0)
-        return added._sum([name], task).means().get(name)
+        now, before = (_on(task.device, sums.get("loss", 0.0)) for sums in (self.sums, self._marked))
+        added = torch.stack([now - before, _on(task.device, self.count - self._marked_count)])
+        size, _, group = replicas(task.trainer)
+        total, count = (all_reduced(added, group=group) if size > 1 else added).tolist()
+        return total / count if count else None
 
     def means(self) -> dict[str, float]:
         """Return this process's means, which are the sums divided by the count."""
@@ -88,17 +78,9 @@ class Totals:
 
     def reduce(self, task: LightningModule) -> "Totals":
         """Return the totals over all processes, which must all call this."""
-        return self._sum(self._all_names(task), task)
-
-    def _sum(self, names: Sequence[str], task: LightningModule) -> "Totals":
-        """Return the sums of the metrics `names` and the count over all processes."""
-        total = Totals()
-        size, _, group = replicas(task.trainer)
-        if size == 1:
-            total.sums, total.count = dict(self.sums), _number(self.count)
-        else:
-            *sums, count = all_reduced(self._pack(names, task.device), group=group)
-            total.sums, total.count = dict(zip(names, sums, strict=True)), _number(count)
+        state, total = self.gather(task), Totals()
+        total.sums = {name: shares.sum() for name, shares in state["sums"].items()}
+        total.count = _number(state["count"].sum())
         return total
 
 
@@ -121,6 +103,10 @@ COMMON_UNIT = 1024
 def _divisor(count: Any) -> Any:
     """Return the count as a divisor, or 1 if the count is 0. In that case, the sum is also 0."""
     return count.masked_fill(count == 0, 1) if isinstance(count, Tensor) else count or 1
+
+
+def _column(values: Iterable[float]) -> Tensor:
+    return torch.tensor([*values], dtype=torch.double)
 
 
 def _on(device: torch.device, value: float | Tensor) -> Tensor:

@@ -31,15 +31,13 @@ def compile_in_place(net: nn.Module, options: CompileOptions) -> None:
     """Compile a network in place with `torch.compile`, which keeps the names of its submodules.
 
     Raises:
-        UserError: if the backend does not exist or has no modes, or the network cannot be compiled as one graph.
+        UserError: if the backend does not exist or the network cannot be compiled as one graph.
     """
     backend = options.get("backend", "inductor")
     known = torch.compiler.list_backends(exclude_tags=())  # includes debugging backends such as aot_eager
     if backend not in known:
         usual = ", ".join(torch.compiler.list_backends())
         raise UserError(f"torch.compile has no backend {backend!r}{did_you_mean(backend, known)}; available: {usual}")
-    if "mode" in options and backend != "inductor":
-        raise UserError(f"compile: the backend {backend!r} has no modes. Remove mode, or use inductor")
     if any(isinstance(module, nn.RNNBase) for module in net.modules()):
         why = "torch.compile does not support nn.RNN, nn.GRU or nn.LSTM"
         if options.get("fullgraph"):

@@ -84,8 +84,10 @@ class Metrics:
             parts = self.parts if len(self.parts) == len(value) else range(len(value))
             value = {part: number for part, number in zip(parts, value, strict=True) if not number.isnan()}
         if isinstance(value, Mapping):
-            several = [self._numbers(f"{name}/{part}", one) for part, one in value.items()]
-            return {key: number for one in several for key, number in one.items()}
+            found: dict[str, float] = {}
+            for part, one in value.items():
+                found |= self._numbers(f"{name}/{part}", one)
+            return found
         if getattr(value, "ndim", 1) != 0:
             raise ValueError("it returns neither a number nor one number per class")
         return {name: float(value)}

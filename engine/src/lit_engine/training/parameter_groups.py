@@ -70,32 +70,30 @@ class ParameterGroups:
         shares = self._by_layer(module) if self.layer_decay is not None else self._by_pattern(module)
         found = []
         for group, parameters in shares:
-            parameters = [parameter for parameter in parameters if parameter.requires_grad]
-            parts = {"": parameters}
-            if not self.decay_norms_and_biases:
-                parts = {"": [p for p in parameters if p.ndim > 1], "no_decay": [p for p in parameters if p.ndim <= 1]}
-            for part, members in parts.items():
-                if members:
-                    options = {**group.options, **({"weight_decay": 0.0} if part else {})}
-                    name = "/".join(filter(None, (group.name, part)))
-                    found.append({"params": members, "name": name, "lr_factor": group.lr_factor, **options})
-        return found
+            trainable = [parameter for parameter in parameters if parameter.requires_grad]
+            options = {"name": group.name, "lr_factor": group.lr_factor, **group.options}
+            if self.decay_norms_and_biases:
+                found.append({"params": trainable, **options})
+            else:
+                undecayed = {"name": f"{group.name}/no_decay", "weight_decay": 0.0}
+                found.append({"params": [p for p in trainable if p.ndim > 1], **options})
+                found.append({"params": [p for p in trainable if p.ndim <= 1], **options, **undecayed})
+        return [group for group in found if group["params"]]
 
     def _by_pattern(self, module: nn.Module) -> Shares:
-        members: dict[str, list[nn.Parameter]] = {name: [] for name in ("base", *(group.name for group in self.groups))}
-        used = set()
-        for name, parameter in module.named_parameters():
-            owners = {(g.name, pattern) for g in self.groups for pattern in g.match if _matches(name, pattern)}
-            used |= owners
-            names = sorted({owner for owner, _ in owners}) or ["base"]
-            if len(names) > 1:
-                raise UserError(f"parameter_groups: {name} is matched by {' and by '.join(names)}")
-            members[names[0]].append(parameter)
+        every = dict(module.named_parameters())
         for group in self.groups:
             for pattern in group.match:
-                if (group.name, pattern) not in used:
+                if not any(_matches(name, pattern) for name in every):
                     raise UserError(f"parameter_groups: {pattern!r} of group {group.name} matches no parameter")
-        return [(group, members[group.name]) for group in (Group("base", []), *self.groups)]
+        groups = [Group("base", []), *self.groups]
+        members: dict[str, list[nn.Parameter]] = {group.name: [] for group in groups}
+        for name, parameter in every.items():
+            owners = [g.name for g in self.groups if any(_matches(name, pattern) for pattern in g.match)]
+            if len(owners) > 1:
+                raise UserError(f"parameter_groups: {name} is matched by {' and by '.join(owners)}")
+            members[owners[0] if owners else "base"].append(parameter)
+        return [(group, members[group.name]) for group in groups]
 
     def _by_layer(self, module: nn.Module) -> Shares:
         assert self.layer_decay is not None

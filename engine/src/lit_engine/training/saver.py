@@ -121,13 +121,10 @@ class Saver(Callback):
         self._stops_later = False  # whether a stop was requested within an accumulation window
         self._cut_short = False  # whether training ends mid-epoch
         self._counters: dict[str, Any] | None = None  # Lightning's loop counters if training ends mid-epoch
-        self._within_epoch = False  # whether the resumed run had ended mid-epoch
         self._within_step = False  # whether gradients are being accumulated
         self._seeds_batches = False  # whether random numbers in a step are seeded here, not by the task or the loader
-        self._resumed = False  # whether the next batch is the first one after resuming mid-epoch
         self._precedes_plateau = False  # whether the run was stopped before Lightning stepped ReduceLROnPlateau
         self._metrics: dict[str, Any] = {}
-        self._processes_loaders = False
         self._logged: list[dict[str, Any]] = []  # values logged before resuming, kept until the first batch is logged
         self._batches: int | None = None  # batches per epoch when the run was stopped
         self._accumulated: dict[str, Tensor] = {}  # gradients of manual optimization when the run was stopped
@@ -146,19 +143,19 @@ class Saver(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         _lightning.skip_batches_of_evaluation(trainer)
         _lightning.disable_requeue(trainer)  # Lightning would requeue the SLURM job with a checkpoint of its own
-        if not self._processes_loaders:
-            _lightning.process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
-            self._processes_loaders = True
-        if stage == "fit" and any(isinstance(one, StochasticWeightAveraging) for one in trainer.callbacks):  # type: ignore[attr-defined]
+        _lightning.process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
+        if stage != "fit":
+            return
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        if any(isinstance(one, StochasticWeightAveraging) for one in callbacks):
             raise UserError(
                 "StochasticWeightAveraging omits the averaged weights from last.ckpt and cannot resume exactly: "
                 "use the overlay configs/overlays/swa.yaml instead"
             )
-        if stage == "fit" and any(isinstance(one, ModelPruning) for one in trainer.callbacks):  # type: ignore[attr-defined]
+        if any(isinstance(one, ModelPruning) for one in callbacks):
             warn_once("warning: ModelPruning omits its masks from last.ckpt, so a resumed run differs")
-        found = [one for one in trainer.checkpoint_callbacks if isinstance(one, Checkpoint)]
-        if stage == "fit" and found and not fast_dev_run(trainer):
-            self.checkpoint = found[0]
+        if not fast_dev_run(trainer):
+            self.checkpoint = next((one for one in callbacks if isinstance(one, Checkpoint)), None)
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._defer()
@@ -176,13 +173,12 @@ class Saver(Callback):
         for name, gradient in self._accumulated.items():
             weight = pl_module.get_parameter(name)
             weight.grad = gradient.to(weight.device)
-        if _lightning.is_between_epochs(trainer):
-            _lightning.start_as_new(trainer)
         if getattr(trainer.train_dataloader, "recut", False):
             _lightning.set_batch_counters(trainer)
-        if _lightning.ready_batches(trainer) and not _lightning.is_between_epochs(trainer):
+        if _lightning.is_between_epochs(trainer):
+            _lightning.start_as_new(trainer)
+        elif _lightning.ready_batches(trainer):
             self._check_loader(trainer)
-            self._resumed = True
             _lightning.finish_restart(trainer)
             _lightning.log_again(trainer, self._logged)
         self._trainable_at_start = _trainable(pl_module)
@@ -208,6 +204,8 @@ class Saver(Callback):
                 changed = True
         if changed:
             _lightning.wrap_again(trainer.strategy, module)
+        if (changing := accumulation_schedule(trainer)) is not None:
+            changing.on_train_epoch_start(trainer)  # Lightning does not call this hook when resuming mid-epoch
         if self._precedes_plateau:
             _lightning.step_plateau_schedules(trainer)
             self._precedes_plateau = False
@@ -238,9 +236,6 @@ class Saver(Callback):
             raise Interrupted(number)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if self._resumed and (changing := accumulation_schedule(trainer)) is not None:
-            changing.on_train_epoch_start(trainer)  # Lightning does not call this hook when resuming mid-epoch
-        self._resumed = False
         if self._seeds_batches:
             seed_everywhere(global_seed(), "batch", trainer.current_epoch, batch_idx, replicas(trainer).rank)
         if self._repeats_steps and batch_idx % trainer.accumulate_grad_batches == 0:
@@ -309,7 +304,7 @@ class Saver(Callback):
         stops = self._stops_later or trainer.should_stop
         self._stops_later = stops and within
         if stops:
-            _lightning.set_should_stop(trainer, not within)
+            trainer.should_stop = not within
         self._cut_short = will_end(trainer) and not last
         return within
 
@@ -344,12 +339,6 @@ class Saver(Callback):
         elif self._trained:
             self._save_epoch(trainer)
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        ended = not self._trained and not self._within_epoch
-        if ended and self.checkpoint is not None:
-            # The run may have been killed after saving its last epoch, but before `epochNNN.ckpt` was created.
-            self.checkpoint.keep_epoch(trainer)
-
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Add notes that say where the error occurred and how to fix two common errors."""
         _unwrap_hooks(pl_module)
@@ -358,8 +347,8 @@ class Saver(Callback):
         self.signals.deferred = False
         if is_out_of_memory(exception) and self._before_step is not None and isinstance(pl_module, Task):
             self._save_before_step(trainer, pl_module, *self._before_step)
-        batch = _lightning.batch_index(trainer)
-        where = f"batch {batch}" if batch >= 0 else "before the first batch"
+        started = _lightning.ready_batches(trainer)
+        where = f"batch {started - 1}" if started else "before the first batch"
         exception.add_note(f"in epoch {trainer.current_epoch}, step {trainer.global_step}, {where}")
         if is_out_of_memory(exception):
             exception.add_note(OUT_OF_MEMORY)
@@ -442,10 +431,10 @@ class Saver(Callback):
         checkpoint["precedes_plateau"] = self._moment == "step"
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._metrics, self._within_epoch = checkpoint.get("metrics", {}), "ended" in checkpoint
+        self._metrics = checkpoint.get("metrics", {})
         self._trainable = checkpoint.get("trainable", {})
         self._precedes_plateau = checkpoint.get("precedes_plateau", False)
-        _lightning.skip_sanity_check(trainer)
+        trainer.num_sanity_val_steps = 0  # the original run already passed the sanity check
         shares, rank = checkpoint.get("logged_so_far", []), trainer.global_rank
         if trainer.state.fn == "fit" and len(shares) == trainer.world_size:
             self._logged = shares[rank]["logged"]

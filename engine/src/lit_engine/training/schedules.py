@@ -181,10 +181,10 @@ class SequentialLR(lr_scheduler.SequentialLR):
     ) -> None:
         end = _horizon.get().steps
         borders = [round(m * horizon()) if m < 1 else int(m) for m in milestones]
-        # In a short run, two fractions may be rounded to the same step.
-        whole = all(m < 1 or m == int(m) for m in milestones)
-        ascend = borders == sorted(borders) and len({*milestones}) == len(milestones) and min(milestones, default=1) > 0
-        if not whole or not ascend or len(milestones) != len(schedulers) - 1:
+        are_valid = all(m > 0 and (m < 1 or m == int(m)) for m in milestones)
+        # In a short run, two different fractions may be rounded to the same step.
+        ascend = borders == sorted(borders) and len({*milestones}) == len(milestones)
+        if not (are_valid and ascend and len(milestones) == len(schedulers) - 1):
             raise UserError(
                 "the milestones of SequentialLR must be positive and ascending whole numbers, or fractions below 1. "
                 f"Each scheduler after the first needs one. Got {list(milestones)} for {len(schedulers)} schedulers"

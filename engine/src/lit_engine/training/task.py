@@ -234,8 +234,9 @@ class Task(_lightning.QuickModule):
             self.evaluated.add(count, **sums)
             return mean
         if self._fills():
-            count, sums = 0, {name: value * 0 for name, value in sums.items()}
-        self.running.add(count, **sums)
+            count = 0
+        else:
+            self.running.add(count, **sums)
         if trainer is None:
             return mean
         if trainer.accumulate_grad_batches > 1 and isinstance(self.optimizers(use_pl_optimizer=False), LBFGS):
@@ -245,10 +246,10 @@ class Task(_lightning.QuickModule):
     def add_sums(self, **sums: Tensor) -> None:
         """Add more scalar sums for the batch that `step` has just counted, for example in a subclass."""
         trainer = _lightning.trainer_of(self)
-        evaluates = trainer is not None and not trainer.training
-        if not evaluates and self._fills():
-            sums = {name: value * 0 for name, value in sums.items()}
-        (self.evaluated if evaluates else self.running).add(0, **sums)
+        if trainer is not None and not trainer.training:
+            self.evaluated.add(0, **sums)
+        elif not self._fills():
+            self.running.add(0, **sums)
 
     def _fills(self) -> bool:
         """Return whether this training batch only repeats a sample of another batch (see `EpochBatches`)."""
@@ -371,7 +372,7 @@ class Task(_lightning.QuickModule):
 
     def loss_of_step(self, outputs: Any) -> float:
         """Return the mean loss of the last optimizer step over all processes. All processes must call this."""
-        loss = self.running.mean_since_mark("loss", self)
+        loss = self.running.mean_loss_since_mark(self)
         if loss is None:  # the task does not call `step`, and Lightning has divided the loss
             loss = outputs["loss"].item() * self.trainer.accumulate_grad_batches
         return loss
