@@ -57,7 +57,7 @@ class ResumableLoader:
     def __init__(self, loader: DataLoader, trainer: Trainer) -> None:
         loader = copy(loader)  # the data module may return the same loader again
         self.loader, self.dataset = loader, loader.dataset
-        self._trainer, self._trains = trainer, trainer.training
+        self.trainer, self._trains = trainer, trainer.training
         self.seed, self.rank = global_seed(), replicas(trainer).rank
         self.passed = (-1, 0, 0)  # epoch, and the passes and batches completed by the end of the last pass
         name = "sampler" if loader.batch_sampler is None else "batch_sampler"
@@ -86,7 +86,7 @@ class ResumableLoader:
 
     def _find_place(self) -> tuple[int, int, int]:
         """Return the epoch, its next batch, and the index of this loader if there are several."""
-        trainer = self._trainer
+        trainer = self.trainer
         epoch = trainer.current_epoch if trainer.state.fn == "fit" else 0
         if not self._trains:
             return epoch, 0, 0

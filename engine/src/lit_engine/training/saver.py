@@ -304,7 +304,7 @@ class Saver(Callback):
         stops = self._stops_later or trainer.should_stop
         self._stops_later = stops and within
         if stops:
-            trainer.should_stop = not within
+            _lightning.set_should_stop(trainer, not within)
         self._cut_short = will_end(trainer) and not last
         return within
 
@@ -434,7 +434,7 @@ class Saver(Callback):
         self._metrics = checkpoint.get("metrics", {})
         self._trainable = checkpoint.get("trainable", {})
         self._precedes_plateau = checkpoint.get("precedes_plateau", False)
-        trainer.num_sanity_val_steps = 0  # the original run already passed the sanity check
+        _lightning.skip_sanity_check(trainer)
         shares, rank = checkpoint.get("logged_so_far", []), trainer.global_rank
         if trainer.state.fn == "fit" and len(shares) == trainer.world_size:
             self._logged = shares[rank]["logged"]
