@@ -10,13 +10,14 @@ import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from lit_engine.callbacks.averaging import EMA
 from lit_engine.distributed.sharding import Sharded, as_sharded, clip_norm, gather_full_tensors, shard, total_norm
 from lit_engine.errors import UserError
 from lit_project.models.mlp import MLP
+from lit_project.models.resnet import SmallResNet
 from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
 
 
@@ -58,6 +59,16 @@ def test_each_process_of_fsdp2_has_half_of_everything(two):
     shard(task, two(2, 1))
     assert 2 * sum(parameter.to_local().numel() for parameter in task.parameters()) == count
     assert net.output.weight is net.target_embedding.weight
+
+
+@pytest.mark.parametrize("container", [nn.Sequential, lambda *blocks: nn.ModuleList(blocks), lambda *_: nn.Identity()])
+def test_blocks_in_a_container_are_gathered_one_by_one(two, container):
+    net = SmallResNet((1, 8, 8), 3, depth=8, width=4)
+    blocks = [*net.blocks]
+    net.blocks = container(*blocks)
+    shard(Part(net), two(2, 1))
+    assert isinstance(net, FSDPModule)
+    assert {isinstance(block, FSDPModule) for block in blocks} == {not isinstance(net.blocks, nn.Identity)}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 The overlays `fsdp2` and `tensor_parallel` use the strategy `Sharded`. A network can define two plain PyTorch methods:
 
 - `blocks()` returns modules that `forward` calls once. In training, only one of these modules is gathered at a time.
-  Without this method, the whole network is gathered for each step, and only gradients and optimizer state stay sharded.
+  `blocks` may also be an `nn.Sequential` or `nn.ModuleList` with these modules, as in timm. Without blocks, the whole
+  network is gathered for each step, and only gradients and optimizer state stay sharded.
 - `tensor_parallel_plan()` maps layer names to the `ParallelStyle` with which tensor parallelism splits the layer.
 """
 
@@ -190,9 +191,17 @@ def shard(task: LightningModule, mesh: DeviceMesh) -> None:
             parallelize_module(part, tensor, plan())
             _check_even(part, name)
         if data.size() > 1:
-            for block in getattr(part, "blocks", list)():
+            for block in _own_blocks(part):
                 fully_shard(block, mesh=data)
             fully_shard(part, mesh=data)
+
+
+def _own_blocks(net: nn.Module) -> list[nn.Module]:
+    """Return the modules in a network's container `blocks`, or those that its method `blocks` returns, or []."""
+    own: Any = getattr(net, "blocks", [])
+    if isinstance(own, nn.Sequential | nn.ModuleList):
+        return list(own)
+    return own() if callable(own) and not isinstance(own, nn.Module) else []
 
 
 def _check_even(part: nn.Module, path: str) -> None:
