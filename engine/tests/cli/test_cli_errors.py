@@ -61,7 +61,7 @@ CASES = {
     "export runs/a --run runs/b": ["--run: not allowed with argument RUN"],
     "sweep configs/sweeps/grid.yaml --count -3": ["--count: must be at least 1, got -3"],
     "sweep configs/sweeps/grid.yaml --lost_after -5": ["--lost_after: must be at least 1, got -5"],
-    "schema --output README.md/schema.json": ["README.md/schema.json cannot be written"],
+    "schema --output README.md/schema.json": ["cannot write the schema README.md/schema.json: "],
     f"{Q} --trainer.callbacks+=EarlyStopping --trainer.callbacks.mode=min --trainer.callbacks.monitor=val/los": [
         "monitor: val/los is not logged in validation. Logged metrics: val/accuracy, val/loss"
     ],

@@ -21,6 +21,19 @@ values = json.loads(Path(args[4]).read_text())
 lock = FileLock(run / ".lock")
 lock.acquire()
 (run / "pid").write_text(str(os.getpid()))
+
+
+def end(status: int | None) -> None:
+    (run / "provenance.json").write_text(json.dumps([{"status": status}]))
+
+
+def stop(number: int, frame: object) -> None:
+    end(128 + number)
+    sys.exit(128 + number)
+
+
+end(None)
+signal.signal(signal.SIGTERM, stop)
 if values.get("fail"):
     print("some lines before")
     sys.exit("error: " + values["fail"])
@@ -36,3 +49,4 @@ with table.open("a") as file:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(values.get("pause", 0))
 (run / "metrics.json").write_text('{"fit": {}}')
+end(0)

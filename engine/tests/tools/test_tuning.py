@@ -91,7 +91,8 @@ def test_find_lr_from_the_command_line_trains_nothing(lit):
 def test_find_batch_size_ends_at_the_samples_there_are(lit, monkeypatch):
     messages, handler = [], logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())
-    monkeypatch.setattr(logging.getLogger("lightning.pytorch"), "handlers", [handler])
+    for name in ("lightning.pytorch", "pytorch_lightning"):  # the latter if another test has imported it
+        monkeypatch.setattr(logging.getLogger(name), "handlers", [handler])
     result = lit(f"fit -c configs/quickstart.yaml {TINY} --data.batch_size=256 --data.drop_last=true --find batch_size")
     assert result.status == 0
     assert "suggested: --data.batch_size=1024 (" in result.out  # 1,257 training samples
