@@ -74,7 +74,7 @@ def recorded(project: Path) -> dict[str, Any]:
     if not (project / ".git").exists():
         sys.exit(f"error: {project} is not the root of a git repository: run `git init` and commit first")
     if uncommitted := git(project, "status", "--porcelain"):
-        sys.exit(f"error: {project} has uncommitted changes, commit them: {uncommitted.splitlines()[0]}")
+        sys.exit(f"error: {project} has uncommitted changes ({uncommitted.splitlines()[0].strip()}): commit them first")
     return answers
 
 

@@ -39,7 +39,7 @@ def find_reason(message: str) -> str:
 
 
 def list_actions(parser: Any) -> list[Any]:
-    """Return the actions of a parser, to suggest options, and to change their help texts and value completion."""
+    """Return a parser's actions, used to suggest options and to change their help text and value completion."""
     return parser._actions
 
 

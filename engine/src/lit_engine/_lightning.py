@@ -72,7 +72,7 @@ def set_should_stop(trainer: Trainer, should_stop: bool) -> None:
 
 
 def skip_sanity_check(trainer: Trainer) -> None:
-    """Skip the sanity check, for example because the original run of a resumed run already passed it."""
+    """Skip the sanity check, for example in a resumed run whose original run already passed it."""
     trainer.num_sanity_val_steps = 0
 
 

@@ -76,7 +76,7 @@ def test_other_versions_are_refused_by_all():
     errors = meet(free_port(), 0, 1, here={**HERE, "host": "b", "torch": "1.13"})
     assert errors[0] == errors[1]
     assert errors[0].startswith(
-        "the processes of this run have different versions: torch 2.0 in rank 0 (a) and 1.13 in rank 1 (b)"
+        "the processes of this run have different versions: torch 2.0 on rank 0 (a) and 1.13 on rank 1 (b)"
     )
 
 

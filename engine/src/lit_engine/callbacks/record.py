@@ -123,7 +123,7 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def save(self) -> None:
-        """Replace the file. Only new rows are formatted, and the last row, which may still receive more values."""
+        """Replace the file. Only the new rows and the last row, which may still receive values, are formatted."""
         self._saved = monotonic()
         if not self._changed:
             return

@@ -54,11 +54,11 @@ yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, value: dumper.represe
 # Options that a run's config.yaml omits, because they do not describe the run itself.
 NOT_IN_CONFIG = (*(option.name for option in OPTIONS if not option.is_recorded), "ckpt_path", "config")
 
-# Options that exclude others, with the reason.
+# Options that conflict with others, and why.
 EXCLUDED = {
     "run": ("uses an existing run and its weights", ("run_name", "find", "init_from")),
     "plan": ("only works for a new run", ("run", "resume", "find", "plot_lr")),
-    "fork": ("continues the training of a run in a new run", ("run", "init_from", "find", "plan", "plot_lr")),
+    "fork": ("continues training an existing run as a new run", ("run", "init_from", "find", "plan", "plot_lr")),
 }
 
 

@@ -248,8 +248,8 @@ def describe_version_mismatch(processes: Sequence[Mapping[str, str]]) -> str:
         for name in (*SAME, program()):
             if other[name] != first[name]:
                 return (
-                    f"the processes of this run have different versions: {name} {first[name]} in rank 0 "
-                    f"({first['host']}) and {other[name]} in rank {rank} ({other['host']}): "
+                    f"the processes of this run have different versions: {name} {first[name]} on rank 0 "
+                    f"({first['host']}) and {other[name]} on rank {rank} ({other['host']}): "
                     "install the same version everywhere"
                 )
     return ""

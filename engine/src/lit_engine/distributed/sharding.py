@@ -197,7 +197,7 @@ def shard(task: LightningModule, mesh: DeviceMesh) -> None:
 
 
 def _own_blocks(net: nn.Module) -> list[nn.Module]:
-    """Return the modules in a network's container `blocks`, or those that its method `blocks` returns, or []."""
+    """Return the modules in a network's `blocks` container, or those returned by its `blocks` method, or []."""
     own: Any = getattr(net, "blocks", [])
     if isinstance(own, nn.Sequential | nn.ModuleList):
         return list(own)

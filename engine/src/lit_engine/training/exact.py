@@ -63,7 +63,7 @@ class Totals:
     def mean_loss_since_mark(self, task: LightningModule) -> float | None:
         """Return the mean loss over all processes since the last call to `mark`, or None if no sample was counted.
 
-        All processes must call this. In contrast to `reduce`, only one small tensor is sent.
+        All processes must call this. Unlike `reduce`, this sends only one small tensor.
         """
         now, before = (_on(task.device, sums.get("loss", 0.0)) for sums in (self.sums, self._marked))
         added = torch.stack([now - before, _on(task.device, self.count - self._marked_count)])

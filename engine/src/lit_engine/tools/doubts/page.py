@@ -56,7 +56,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _gallery(images: dict[tuple[int, int], bytes], rows: Sequence[dict[str, Any]], size: int) -> str:
-    """Return a gallery whose figures show the images of `size` consecutive rows."""
+    """Return a gallery in which each figure shows the images of `size` consecutive rows."""
     figures = []
     for start in range(0, len(rows), size):
         group = rows[start : start + size]

@@ -134,7 +134,7 @@ def number(value: float, sd: float = math.nan) -> str:
 
 
 def cell_of(value: Any) -> Cell:
-    """Return a value as a table cell. None results in a blank cell of a numeric column."""
+    """Return a value as a table cell. None becomes a blank cell in a numeric column."""
     if value is None:
         return "", None
     return (number(value), value) if isinstance(value, int | float) else str(value)

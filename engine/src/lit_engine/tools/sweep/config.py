@@ -141,8 +141,7 @@ def _pruner(section: Any) -> BasePruner:
 def _command(given: Any, overrides: Sequence[str]) -> list[str]:
     """Return the part of the command that starts with `fit`. Only W&B needs the words before `fit`.
 
-    Overrides and the macro for the parameters are moved to the end in this order, so swept values take precedence over
-    overlays.
+    Overrides are moved to the end, followed by the parameter macro, so that swept values take precedence over overlays.
     """
     words = [str(word) for word in given] if isinstance(given, list) else []
     _need("fit" in words[1:], f"command must be a list such as [{program()}, fit, ...], got {given}")

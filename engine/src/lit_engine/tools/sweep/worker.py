@@ -190,7 +190,7 @@ def format_title(run: RunDir) -> str:
 
 
 def _explain_status(status: int, printed: str) -> str:
-    """Return the last error message that a failed `fit` has printed, or else its exit status and its last line."""
+    """Return the last error message printed by a failed `fit`, or else its exit status and last line of output."""
     lines = printed.strip().splitlines() or [""]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return errors[-1] if errors else f"exit status {status}: {lines[-1]}"
