@@ -84,6 +84,15 @@ class CSVFile:
                 return table
         return None
 
+    def cells(self) -> dict[int, dict[str, str]]:
+        """Map each row number to the row's cells. Rows are counted from 0 after the header, including blank lines.
+
+        Raises:
+            DataError: if there are no rows, a line has the wrong length, or column names are not unique.
+        """
+        self.places([name for name in self.names if name])
+        return {number: dict(zip(self.names, cells, strict=True)) for number, _, cells in self.rows()}
+
     def inputs(self) -> dict[int, dict[str, str]]:
         """Map each row number to the row's `line` number and cells, for `PredictionTable`."""
         return {
