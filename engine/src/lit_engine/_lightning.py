@@ -398,7 +398,7 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
         results.log(**options, value=value, sync_dist_fn=trainer.strategy.reduce, batch_size=1)
         item = results[f"{options['fx']}.{options['name']}"]
         one["sums"] = {name: before.to(value.device) for name, before in one["sums"].items()}
-        one["latest"] = move_data_to_device(one["latest"], value.device)  # logged again until there is a new value
+        one["latest"] = move_data_to_device(one.get("latest"), value.device)  # logged again until there is a new value
         vars(item).update(one["sums"], _computed=None, _forward_cache=one["latest"])
 
 

@@ -76,7 +76,7 @@ def load_for_prediction(
     fill_linked(cli.options.data.get("init_args", {}), cli.links, content)
     checkpoint_io = SafeCheckpointIO()
     checkpoint_io.loaded[checkpoint] = content
-    alone = {
+    settings = {
         "accelerator": "auto",
         "devices": 1,
         "num_nodes": 1,
@@ -88,7 +88,7 @@ def load_for_prediction(
         "enable_progress_bar": False,
         "enable_checkpointing": False,
     }
-    cli.make(run.path, True, lambda config: {**alone, **parts})
+    cli.make(run.path, True, lambda config: {**settings, **parts})
     complete_prediction(cli.model, cli.datamodule)
     for line in check_fits(cli.model, content, checkpoint, cli.hyper_parameters, adds_weights_later(cli.model)):
         print(f"warning: {line}", file=sys.stderr)

@@ -39,7 +39,7 @@ def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
             print(f"note: {urlsplit(url).hostname} was not notified: {failure}", file=sys.stderr)
 
 
-def send(url: str, facts: dict[str, Any]) -> object:
+def send(url: str, facts: dict[str, Any]) -> str | None:
     """Send a POST request. Return the reason if it fails, or else None."""
     try:
         target, body = message(url, facts)
@@ -50,7 +50,7 @@ def send(url: str, facts: dict[str, Any]) -> object:
     except HTTPError as error:
         return f"HTTP status {error.code}"
     except URLError as error:
-        return error.reason
+        return str(error.reason)
     except Exception as error:  # the error message may contain the URL
         return type(error).__name__
 

@@ -61,7 +61,8 @@ class Fork(Callback):
         """
         content, callbacks = self.content, trainer.callbacks  # type: ignore[attr-defined]
         if is_first() and (rows := self.parent.history()[1]) and (history := content.get("metrics_csv")):
-            lines = (self.parent.path / "metrics.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+            # Unlike `splitlines`, this splits only at newlines. Metric names may contain other line separators.
+            lines = re.findall(r".*\n", (self.parent.path / "metrics.csv").read_text(encoding="utf-8"))
             write_text(run / "metrics.csv", "".join(lines[: 1 + history["rows"]]))
             history["last"] = rows[: history["rows"]][-1:]  # may include means logged after the save
         found = iterate_changes(resolve_class_paths(self.parent.config())["model"], config["model"], "model")

@@ -158,7 +158,7 @@ def _mean(row: Row, name: str) -> Cell:
 
 def _pooled(row: Row, name: str) -> Cell:
     pooled = row.pooled(name)
-    return cell_of(pooled and pooled[0])
+    return cell_of(None if pooled is None else pooled[0])
 
 
 def _states(row: Row) -> str:

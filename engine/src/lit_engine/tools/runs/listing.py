@@ -92,7 +92,7 @@ def _quality(run: Run, name: str) -> float:
 
 def _value(run: Run, name: str, stage: str) -> Cell:
     found = counterpart(name, stage, run.metrics)
-    return cell_of(found and run.metrics[found])
+    return cell_of(None if found is None else run.metrics[found])
 
 
 def _tested(run: Run) -> str:
