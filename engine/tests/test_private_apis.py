@@ -83,6 +83,7 @@ COUNTERS = {
     "has_validated": (_lightning.has_validated, False),
     "logged_steps": (_lightning.logged_steps, 5),  # the current step is counted after the hook
     "is_between_epochs": (_lightning.is_between_epochs, False),
+    "is_in_hook": (_lightning.is_in_hook, True),
     "scales_loss": (_lightning.scales_loss, False),
     "device_mesh": (lambda t: _lightning.device_mesh(t.strategy), None),
 }
@@ -103,6 +104,24 @@ def test_will_validate_ignores_a_requested_stop(fit, last):
         return found
 
     assert fit({"": asked}, val_check_interval=2 if last else 4)[0][""] == (last, True)
+
+
+def test_fetching_a_batch_and_a_training_step_are_not_in_a_hook(trainer):
+    class Asking(Module):
+        def training_step(self, batch, batch_idx):
+            found.append(_lightning.is_in_hook(self.trainer))
+            return super().training_step(batch, batch_idx)
+
+        def train_dataloader(self):
+            def collate(samples):
+                found.append(_lightning.is_in_hook(self.trainer))
+                return torch.utils.data.default_collate(samples)
+
+            return DataLoader(DATA, batch_size=2, collate_fn=collate)
+
+    found: list[bool] = []
+    trainer(max_epochs=1, limit_val_batches=0).fit(Asking())
+    assert found == 8 * [False]
 
 
 def test_set_should_stop(fit):

@@ -237,6 +237,14 @@ def ready_batches(trainer: Trainer) -> int:
     return trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
 
+def is_in_hook(trainer: Trainer) -> bool:
+    """Return whether a hook is running, other than `training_step`, which may fetch its own batches.
+
+    `Trainer` has no public attribute for this. Lightning 1.0 added this API.
+    """
+    return getattr(trainer.lightning_module, "_current_fx_name", None) not in (None, "training_step")
+
+
 def will_validate(trainer: Trainer) -> bool:
     """Return whether Lightning will validate after this batch. Lightning 1.8 added this API.
 

@@ -1,5 +1,6 @@
 """Code that is common in LightningModules but that `Task` does not use, such as hooks that freeze layers."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -172,6 +173,28 @@ def test_a_resumed_run_is_the_same_to_the_bit(lit, model, batches):
     whole = lit(fit, "--name whole")
     assert whole.status == 0, whole.err
     stop = f"{{class_path: {StopAfter.__module__}.StopAfter, init_args: {{batches: {batches}}}}}"
+    cut = lit(fit, "--name cut", ["--trainer.callbacks+=" + stop])
+    assert cut.status == 143, cut.err
+    resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
+    assert resumed.status == 0, resumed.err
+    assert differences(whole.run, resumed.run) == []
+
+
+class Neighbors(Classifier):
+    """Iterates over all training samples in validation, for example to find nearest neighbors."""
+
+    def on_validation_epoch_end(self):
+        if not self.trainer.sanity_checking:
+            self.log("val/known", float(sum(len(y) for _, y in self.trainer.train_dataloader)))
+
+
+def test_a_hook_that_iterates_over_all_training_samples(lit):
+    fit = f"fit --model test_own_code.Neighbors {DATA} --trainer.val_check_interval=5"
+    whole = lit(fit, "--name whole")
+    assert whole.status == 0, whole.err
+    known = [row["val/known"] for row in csv.DictReader((whole.run / "metrics.csv").open()) if row["val/known"]]
+    assert known == 4 * ["300"]
+    stop = f"{{class_path: {StopAfter.__module__}.StopAfter, init_args: {{batches: {BATCHES + 5}}}}}"
     cut = lit(fit, "--name cut", ["--trainer.callbacks+=" + stop])
     assert cut.status == 143, cut.err
     resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")

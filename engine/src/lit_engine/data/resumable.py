@@ -14,6 +14,7 @@ from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, get_worker_info
 
 from lit_engine._lightning import (
+    is_in_hook,
     keeps_iterator,
     ready_batches,
     replace_loader_parts,
@@ -73,7 +74,8 @@ class ResumableLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches. The epoch is read at the first batch, because Lightning sets it after calling `iter`."""
-        epoch, done, number = self._find_place()
+        in_hook = is_in_hook(self.trainer)  # such as a validation that compares samples with all training samples
+        epoch, done, number = self._find_place(in_hook)
         passes, start = 0, done
         if done and self.passed[0] == epoch:  # Lightning restarts this loader, and may have prefetched its last batch
             (_, passes, done), start = self.passed, 0
@@ -82,16 +84,18 @@ class ResumableLoader:
             seed_everywhere(self.seed, "batch", epoch, done, self.rank)  # for hooks and the training step
             done += 1
             yield batch
-        self.passed = epoch, self.order.passes + 1, done
+        if not in_hook:
+            self.passed = epoch, self.order.passes + 1, done
 
-    def _find_place(self) -> tuple[int, int, int]:
-        """Return the epoch, its next batch, and the index of this loader if there are several."""
+    def _find_place(self, in_hook: bool) -> tuple[int, int, int]:
+        """Return the epoch, its next batch (the first one in a hook), and the index of this loader among several."""
         trainer = self.trainer
         epoch = trainer.current_epoch if trainer.state.fn == "fit" else 0
         if not self._trains:
             return epoch, 0, 0
         loaders = CombinedLoader(trainer.train_dataloader).flattened
-        return epoch, ready_batches(trainer), next((k for k, one in enumerate(loaders) if one is self), 0)
+        done = 0 if in_hook else ready_batches(trainer)
+        return epoch, done, next((k for k, one in enumerate(loaders) if one is self), 0)
 
     @property
     def _iterator(self) -> Any:
