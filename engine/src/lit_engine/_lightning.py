@@ -561,6 +561,11 @@ def broadcast_all(tensors: list[Tensor]) -> None:
         torch.distributed._broadcast_coalesced(torch.distributed.group.WORLD, tensors, 250 * 1024**2, 0)  # type: ignore[arg-type]
 
 
+def replaces_loading(module: nn.Module) -> bool:
+    """Return whether a module loads its part of a state dict with its own code. torch 0.4 added this API."""
+    return type(module)._load_from_state_dict is not nn.Module._load_from_state_dict
+
+
 def replace_loader_parts(loader: Any, **parts: Any) -> None:
     """Replace attributes of a DataLoader, such as its sampler. Direct assignment may raise an error."""
     vars(loader).update(parts)

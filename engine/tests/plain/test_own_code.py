@@ -11,9 +11,11 @@ from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from metric_objects import Classifier, Data
 from test_plain import StopAfter
+from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from helpers import differences
+from lit_engine.checkpoints.io import read
 from lit_engine.errors import UserError
 from lit_engine.tools.export.parts import name_tensors
 
@@ -94,6 +96,38 @@ class Lazy(Simple):
         self.model(torch.zeros(2, 20))
 
 
+class Observer(nn.Module):
+    """Records the range of each feature in a buffer that is empty at first, as torch's quantization observers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("largest", torch.zeros(0))
+        self.batches = 0
+
+    def forward(self, x):
+        if self.training or not self.largest.numel():
+            now = x.detach().abs().amax(0)
+            self.largest = torch.maximum(self.largest, now) if self.largest.numel() else now
+            self.batches += self.training
+        return x / self.largest
+
+    def get_extra_state(self):
+        return {"batches": self.batches}
+
+    def set_extra_state(self, state):
+        self.batches = state["batches"]
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        self.largest.resize_(state_dict[f"{prefix}largest"].shape)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class Observing(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.model = nn.Sequential(Observer(), self.model)
+
+
 class Teacher(Simple):
     """Omits a frozen teacher from its checkpoints, and adds it when a checkpoint is loaded."""
 
@@ -166,7 +200,8 @@ class Drawing(Classifier):
 
 
 @pytest.mark.parametrize(
-    ("model", "batches"), [("Unfrozen", BATCHES + 5), ("FrozenAtStart", BATCHES + 5), ("Occasional", 2)]
+    ("model", "batches"),
+    [("Unfrozen", BATCHES + 5), ("FrozenAtStart", BATCHES + 5), ("Occasional", 2), ("Observing", BATCHES + 5)],
 )
 def test_a_resumed_run_is_the_same_to_the_bit(lit, model, batches):
     fit = f"fit --model test_own_code.{model} {DATA}"
@@ -178,6 +213,17 @@ def test_a_resumed_run_is_the_same_to_the_bit(lit, model, batches):
     resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
     assert resumed.status == 0, resumed.err
     assert differences(whole.run, resumed.run) == []
+
+
+def test_buffers_of_other_shapes_are_loaded_if_their_module_resizes_them(lit):
+    run = lit(f"fit --model test_own_code.Observing {DATA} --name parent").run
+    assert lit(f"predict {run}").status == 0
+    forked = lit(f"fit --fork {run} --name child --epochs 3")
+    assert forked.status == 0, forked.err
+    assert "not restored" not in forked.err
+    state = read(forked.run / "checkpoints" / "last.ckpt")["state_dict"]
+    assert state["model.0.largest"].shape == (20,)
+    assert state["model.0._extra_state"] == {"batches": 3 * BATCHES}
 
 
 class Neighbors(Classifier):

@@ -1,11 +1,12 @@
 """Compares a state dict with a model by name and shape, and renames weights."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from lit_engine._lightning import BatchNorm, replaces_loading
 from lit_engine.errors import CheckpointError, first_of
 
 
@@ -39,11 +40,13 @@ def match(model: nn.Module, state: Mapping[str, Tensor], meaningless: Collection
     """Compare a state dict with a model by name and shape. Weights in `meaningless` are not loaded.
 
     A missing `num_batches_tracked` is ignored, because torch does not require this tensor and old files lack it. The
-    weights of a lazy layer have no shape yet and match any shape.
+    weights of a lazy layer have no shape yet and match any shape, and so do the buffers of modules with their own
+    loading code, such as torch's quantization observers.
     """
-    own = model.state_dict()
+    own, resized = model.state_dict(), set(_resized(model))
     common = [name for name in own if name in state and name not in meaningless]
-    other_shape = [name for name in common if not is_lazy(own[name]) and own[name].shape != state[name].shape]
+    shaped = [name for name in common if isinstance(own[name], Tensor) and not is_lazy(own[name])]
+    other_shape = [name for name in shaped if own[name].shape != state[name].shape and name not in resized]
     return Match(
         loaded=[name for name in common if name not in other_shape],
         missing=[name for name in own if name not in state and not name.endswith("num_batches_tracked")],
@@ -51,6 +54,13 @@ def match(model: nn.Module, state: Mapping[str, Tensor], meaningless: Collection
         other_shape=[f"{n} {tuple(state[n].shape)} instead of {tuple(own[n].shape)}" for n in other_shape],
         meaningless=[name for name in state if name in meaningless],
     )
+
+
+def _resized(model: nn.Module) -> Iterator[str]:
+    """Yield the names of the buffers whose shapes may change when a state dict is loaded."""
+    for path, module in model.named_modules():
+        if replaces_loading(module) and not isinstance(module, BatchNorm):
+            yield from (name for name, _ in module.named_buffers(path, recurse=False))
 
 
 def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
