@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from metric_objects import Classifier, Data
 from test_plain import StopAfter
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from helpers import differences
 from lit_engine.checkpoints.io import read
@@ -213,6 +213,39 @@ def test_a_resumed_run_is_the_same_to_the_bit(lit, model, batches):
     resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
     assert resumed.status == 0, resumed.err
     assert differences(whole.run, resumed.run) == []
+
+
+class Curriculum(Sampler):
+    """Yields one batch with the samples below an index that the module changes."""
+
+    end = 0
+
+    def __iter__(self):
+        yield list(range(self.end))
+
+    def __len__(self):
+        return 1
+
+
+class Curricular(Data):
+    def train_dataloader(self):
+        return DataLoader(super().train_dataloader().dataset, batch_sampler=Curriculum())
+
+
+class Learning(Simple):
+    def on_train_epoch_start(self):
+        self.trainer.train_dataloader.batch_sampler.end = 10 * (self.current_epoch + 1)
+
+    def training_step(self, batch, batch_idx):
+        self.logger.log_metrics({"samples": len(batch[1])}, step=self.global_step)
+        return super().training_step(batch, batch_idx)
+
+
+def test_a_hook_changes_the_batch_sampler(lit):
+    fit = lit(f"fit --model test_own_code.Learning {DATA} --data test_own_code.Curricular")
+    assert fit.status == 0, fit.err
+    rows = csv.DictReader((fit.run / "metrics.csv").open())
+    assert [row["samples"] for row in rows if row["samples"]] == ["10", "20"]
 
 
 def test_buffers_of_other_shapes_are_loaded_if_their_module_resizes_them(lit):

@@ -134,6 +134,12 @@ class SeededOrder:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_sampler"], name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_") or name == "passes":
+            super().__setattr__(name, value)
+        else:  # for example, a callback sets the difficulty of the samples
+            setattr(self._sampler, name, value)
+
     def __iter__(self) -> Iterator[Any]:
         start = self._start
         order, stream = self._draw()
