@@ -237,11 +237,11 @@ class Learning(Simple):
         self.trainer.train_dataloader.batch_sampler.end = 10 * (self.current_epoch + 1)
 
     def training_step(self, batch, batch_idx):
-        self.logger.log_metrics({"samples": len(batch[1])}, step=self.global_step)
+        self.logger.log_metrics({"samples": torch.tensor(len(batch[1]))}, step=self.global_step)
         return super().training_step(batch, batch_idx)
 
 
-def test_a_hook_changes_the_batch_sampler(lit):
+def test_a_hook_changes_the_batch_sampler_and_passes_a_tensor_to_the_logger(lit):
     fit = lit(f"fit --model test_own_code.Learning {DATA} --data test_own_code.Curricular")
     assert fit.status == 0, fit.err
     rows = csv.DictReader((fit.run / "metrics.csv").open())

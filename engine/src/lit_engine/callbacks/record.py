@@ -111,6 +111,7 @@ class MetricsCSV(Logger):
         self._changed = True
         step, stage = step or 0, self.stage()
         metrics = {n if n in COUNTERS else recorded_name(n, stage): value for n, value in metrics.items()}
+        metrics = {n: value.item() if isinstance(value, Tensor) else value for n, value in metrics.items()}
         if not self._rows or int(self._rows[-1]["step"]) != step:
             self._rows.append({"step": step})
         self._rows[-1].update({k: _round_to(v, 7) if isinstance(v, float) else v for k, v in metrics.items()})
