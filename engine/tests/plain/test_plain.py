@@ -712,6 +712,9 @@ def test_a_checkpoint_may_omit_frozen_weights_of_a_module_that_says_so(lit, unus
     assert lit(f"fit {run} --trainer.callbacks=null").status == 0
     assert lit(f"test {run}").status == 0
     assert "backbone.weight" not in read(run / "checkpoints" / "last.ckpt")["state_dict"]
+    forked = lit(f"fit --fork {run} --trainer.max_epochs=3 --trainer.callbacks=null")
+    assert forked.status == 0, forked.err
+    assert "not restored" not in forked.err
     wider = lit(f"test {run} --model.hidden=64")
     assert "of a different shape" in wider.err
 

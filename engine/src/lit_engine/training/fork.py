@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,8 @@ class Fork(Callback):
             if "samples" in (state := content.get(type(data).__qualname__, {})):
                 state["may_change"] = True
         weights = warm_start(model, self.checkpoint, content=content)
+        if not getattr(model, "strict_loading", True):  # the checkpoint may omit frozen weights
+            weights = replace(weights, missing=[], unexpected=[])
         if not weights.complete:
             warn_once(f"note: some weights do not fit, so the state of the optimizer is not restored:\n{weights}")
             content.update(state_dict=model.state_dict(), optimizer_states=[])
