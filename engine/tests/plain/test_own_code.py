@@ -384,6 +384,25 @@ def test_what_is_not_supported_is_rejected_before_training(lit):
     assert "store tensors" in line
 
 
+class Remembering(Classifier):
+    """Stores its best accuracy, which is a NumPy number after the first validation."""
+
+    best = 0.0
+
+    def on_validation_epoch_end(self):
+        if not self.trainer.sanity_checking:
+            self.best = np.maximum(self.best, 0.5)
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["best"] = self.best
+
+
+def test_a_checkpoint_that_could_not_be_loaded_does_not_replace_an_earlier_one(lit):
+    fit = lit(f"fit --model test_own_code.Remembering {DATA} --name stopped")
+    assert "because it would contain numpy" in error_of(fit)
+    assert read("runs/unnamed/stopped/checkpoints/last.ckpt")["best"] == 0.0
+
+
 def test_plan_needs_the_length_of_the_data(lit):
     fit = "fit --model test_own_code.Simple --data test_own_code.Streaming --epochs 2 --plan"
     assert "set trainer.limit_train_batches" in error_of(lit(fit))

@@ -86,7 +86,6 @@ class SafeCheckpointIO(TorchCheckpointIO):
     def __init__(self) -> None:
         super().__init__()
         self.loaded: dict[Path, dict[str, Any]] = {}
-        self._is_checked = False  # whether the first checkpoint was checked
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Replace `path` with a complete new file, or raise CheckpointError and keep the old file unchanged."""
@@ -98,12 +97,11 @@ class SafeCheckpointIO(TorchCheckpointIO):
                 torch.save(checkpoint, file)
                 file.flush()
                 os.fsync(file.fileno())
-            if not self._is_checked and (found := get_unsafe_globals_in_checkpoint(temporary)):
+            if found := get_unsafe_globals_in_checkpoint(temporary):
                 raise CheckpointError(
                     f"{path} could not be loaded again, because it would contain {first_of(found)}: store tensors and "
                     "plain data in on_save_checkpoint and state_dict, such as torch.as_tensor(array)"
                 )
-            self._is_checked = True
             os.replace(temporary, path)
         except (OSError, RuntimeError) as error:
             if error.__context__ is not None and not isinstance(error.__context__, Exception):
