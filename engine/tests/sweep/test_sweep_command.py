@@ -1,6 +1,8 @@
 """`toy sweep` with real fits: errors before the first trial, and stopping a sweep."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,7 @@ def test_json_lists_the_trials_and_the_best(lit, written):
     ("options", "message"),
     [
         ("--storage=nothing", "cannot use the study in --storage: Could not parse SQLAlchemy URL"),
+        ("--storage=postgresql://me@host:port/db", "cannot use the study in --storage: invalid literal for int()"),
         ("--storage=sqlite:///none/all.db", "cannot use the study in --storage: unable to open database file"),
         (
             "--storage=postgresql+psycopg://me:secret@127.0.0.1:1/db",
@@ -120,6 +123,16 @@ def test_a_study_that_cannot_be_used(lit, written, workspace, options, message):
     assert result.status == 2
     assert message in result.err
     assert "Traceback" not in result.err
+
+
+def test_a_study_of_another_version_of_optuna(lit, written):
+    file = written({})
+    Study(Path("sweeps/sweep"), SweepConfig.read(Path(file)))
+    with closing(sqlite3.connect("sweeps/sweep/study.db")) as database, database:
+        database.execute("update alembic_version set version_num = 'v2.6.0.a'")
+    result = lit(f"sweep {file} --report")
+    assert result.status == 2
+    assert "error: cannot use the study in sweeps/sweep: The runtime optuna version" in result.err
 
 
 def test_a_disk_that_is_full(lit, written, monkeypatch):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import optuna
 from filelock import FileLock
-from optuna.exceptions import ExperimentalWarning
+from optuna.exceptions import ExperimentalWarning, OptunaError
 from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
@@ -146,7 +146,10 @@ def _storage(url: str, lost_after: int) -> RDBStorage:
     # SQLite waits for locks, but a connection to a server may be lost while a trial runs.
     options = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
     beat: Any = {"heartbeat_interval": max(1, lost_after // 6), "grace_period": lost_after}
-    return RDBStorage(url, options, **beat, heartbeat_stale_trial_callback=retry)
+    try:
+        return RDBStorage(url, options, **beat, heartbeat_stale_trial_callback=retry)
+    except (ValueError, RuntimeError) as error:  # an invalid URL, or a database of another version of Optuna
+        raise OptunaError(str(error)) from error
 
 
 def draw(config: SweepConfig, seed: int, number: int, trial: optuna.Trial) -> dict[str, Any]:
