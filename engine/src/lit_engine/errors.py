@@ -26,11 +26,11 @@ class NonFiniteError(UserError):
     """A loss or gradient that is NaN or infinite."""
 
 
-NO_ACCESS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+NO_ACCESS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 
 def explain_no_access(error: OSError) -> str | None:
-    """Return a message for a full disk, a read-only disk or missing permissions, or None for any other error."""
+    """Return a message for a full or read-only disk, missing permissions or a long name, or None for other errors."""
     if error.errno not in NO_ACCESS or (error.filename is None and error.errno in (errno.EACCES, errno.EPERM)):
         return None
     return f"{error.strerror}: {error.filename}" if error.filename else error.strerror

@@ -61,6 +61,8 @@ CASES = {
     "export runs/a --run runs/b": ["--run: not allowed with argument RUN"],
     "sweep configs/sweeps/grid.yaml --count -3": ["--count: must be at least 1, got -3"],
     "sweep configs/sweeps/grid.yaml --lost_after -5": ["--lost_after: must be at least 1, got -5"],
+    f"sweep configs/sweeps/grid.yaml --report --dir {'x' * 300}": ["File name too long: xxx"],
+    f"export {'x' * 300}": ["File name too long: xxx"],
     "schema --output README.md/schema.json": ["cannot write the schema README.md/schema.json: "],
     f"{Q} --trainer.callbacks+=EarlyStopping --trainer.callbacks.mode=min --trainer.callbacks.monitor=val/los": [
         "monitor: val/los is not logged in validation. Logged metrics: val/accuracy, val/loss"
