@@ -1,6 +1,7 @@
 """The JSON schema of configs: errors name the key."""
 
 import json
+import os
 
 import pytest
 import yaml
@@ -77,6 +78,15 @@ def test_what_is_no_mistake(validator):
         "seed_everything: 3",
     ):
         assert wrong(validator, yaml.safe_load(overlay)) is None, overlay
+
+
+def test_a_pipe_is_written_and_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr("lit_engine.tools.schema.config_schema", dict)
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK)
+    assert main(["schema", "--output", str(tmp_path / "pipe")]) == 0
+    assert os.read(reader, 100) == b"{}"
+    os.close(reader)
 
 
 def test_a_file_that_cannot_be_written_is_a_line(tmp_path, capsys, monkeypatch):

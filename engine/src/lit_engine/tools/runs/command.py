@@ -98,7 +98,10 @@ def _document(found: Comparison, file: Path) -> dict[str, Any]:
 def write(what: str, option: str, file: Path, text: str) -> None:
     """Write a file and print its path. If the file cannot be written, raise UserError and suggest `--option`."""
     try:
-        write_text(file, text)
+        if file.exists() and not file.is_file():  # a pipe or a device such as /dev/stdout, which must not be replaced
+            file.write_text(text, encoding="utf-8")
+        else:
+            write_text(file, text)
     except OSError as error:
         raise UserError(f"cannot write the {what} {file}: {error.strerror}; choose another --{option} FILE") from error
     print(f"{what}: {file}")
