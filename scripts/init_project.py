@@ -142,12 +142,15 @@ def generate(sources: Mapping[str, bytes], name: str, keep: tuple[str, ...], com
     old = next(PurePosixPath(path).parts[1] for path in sources if re.fullmatch(r"src/\w+/__main__\.py", path))
     kept = {path: file for path, file in sources.items() if any(belongs(path, f, f"src/{old}") for f in keep)}
     kept |= {path.removeprefix(OWN_FILES): file for path, file in sources.items() if path.startswith(OWN_FILES)}
-    for path, keys in dropped_keys(keep).items():
-        path = path.replace("PACKAGE", f"src/{old}")
-        kept[path] = remove_keys(kept[path].decode(), sorted(keys)).encode()
-    for path, file in kept.items():
-        if path.endswith(".md"):
-            kept[path] = keep_sections(file.decode(), keep).encode()
+    try:
+        for path, keys in dropped_keys(keep).items():
+            path = path.replace("PACKAGE", f"src/{old}")
+            kept[path] = remove_keys(kept[path].decode(), sorted(keys)).encode()
+        for path, file in kept.items():
+            if path.endswith(".md"):
+                kept[path] = keep_sections(file.decode(), keep).encode()
+    except ValueError as error:
+        sys.exit(f"error: {path}: {error}")
     wheel, content = build_wheel(sources)
     gone = [family for family in FAMILIES if family not in keep]
     main = MAIN.replace("PACKAGE", f"src/{old}")

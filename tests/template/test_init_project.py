@@ -19,7 +19,7 @@ from copies import ALL, ROOT, SCRIPTS, checkout, git, refused, run
 sys.path.insert(0, str(SCRIPTS))
 
 from families import FAMILIES, dropped_keys, keep_sections
-from init_project import check_name, choose_families, remove_keys, rename
+from init_project import check_name, choose_families, generate, remove_keys, rename
 
 OLD = "lit_project"
 KEPT = ["classification", "classification,translation", ALL]
@@ -118,6 +118,19 @@ The last one.
     for wrong in ("<!-- only: speech -->x<!-- end -->", "<!-- only: table -->x", "x<!-- end -->"):
         with pytest.raises(ValueError, match=r"unknown families: speech|is unpaired"):
             keep_sections(wrong, ("table",))
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "words"),
+    [
+        ("docs/results.md", b"<!-- end -->", "docs/results.md: <!-- end --> is unpaired"),
+        (".dockerignore", b"", ".dockerignore: no line starts with benchmarks/results"),
+    ],
+)
+def test_a_file_without_its_sections_or_keys_is_named(path, text, words):
+    sources = {known: (ROOT / known).read_bytes() for known in KNOWN if (ROOT / known).is_file()}
+    with pytest.raises(SystemExit, match=f"error: {words}"):
+        generate({**sources, path: text}, "kite_lab", ("classification",), "")
 
 
 def test_a_key_of_two_families_stays_with_one_of_them():
