@@ -29,7 +29,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         return update(options.project.resolve(), options.check)
-    except OSError as error:
+    except (OSError, tomllib.TOMLDecodeError) as error:
         sys.exit(f"error: {error}")
 
 
@@ -54,7 +54,7 @@ def commit_of(answers: Mapping[str, Any]) -> str:
 
     A repository created with GitHub's "Use this template" button has the same files but different commits.
     """
-    old, files = answers["commit"], answers["tree"]
+    old, files = answers["commit"], answers.get("tree")
     if git(ROOT, "rev-parse", "--verify", "--quiet", f"{old}^{{commit}}", check=False) == old:
         return old
     commits = dict(line.split() for line in git(ROOT, "log", "--all", "--format=%T %H").splitlines())
@@ -66,9 +66,9 @@ def commit_of(answers: Mapping[str, Any]) -> str:
 def recorded(project: Path) -> dict[str, Any]:
     """Return the content of `.template.toml`. Exit with an error if the project has uncommitted changes."""
     answers = tomllib.loads((project / RECORD).read_text())
-    if not answers["commit"]:
+    if missing := [name for name in ("commit", "name", "keep") if not answers.get(name)]:
         sys.exit(
-            f"error: {RECORD} contains no commit: a project created without git history cannot be updated; "
+            f"error: {RECORD} contains no {missing[0]}: a project created without git history cannot be updated; "
             "create a new project and move your files into it"
         )
     if not (project / ".git").exists():
