@@ -129,6 +129,8 @@ def test_norms_of_shards_beside_whole_tensors_and_shards_of_whole_ones(two):
         (torch.optim.LBFGS, {}, "LBFGS does not support sharding"),
         (torch.optim.Adafactor, {}, "Adafactor does not support sharding"),
         (torch.optim.SGD, {"fused": True}, "fused SGD does not support sharding: set fused: false"),
+        (torch.optim.Adagrad, {"fused": True}, "fused Adagrad does not support sharding: set fused: false"),
+        (torch.optim.Rprop, {"foreach": True}, "foreach Rprop does not support sharding: set foreach: false"),
     ],
 )
 def test_an_optimizer_that_cannot_work_on_shards(two, monkeypatch, kind, options, says):

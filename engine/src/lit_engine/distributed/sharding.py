@@ -24,10 +24,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor.parallel import parallelize_module
-from torch.optim import LBFGS, SGD, Adafactor
+from torch.optim import LBFGS, SGD, Adafactor, Adagrad, Rprop
 
 from lit_engine._lightning import broadcast_all, has_layer_sync, multiply_all, scales_loss
 from lit_engine.errors import UserError
+
+UNSUPPORTED = {SGD: "fused", Adagrad: "fused", Rprop: "foreach"}  # options that torch rejects for sharded weights
 
 
 class Sharded(ModelParallelStrategy):
@@ -78,8 +80,9 @@ class Sharded(ModelParallelStrategy):
             name = type(optimizer).__name__
             if isinstance(optimizer, LBFGS | Adafactor):  # with LBFGS, each process would do its own line search
                 raise UserError(f"{name} does not support sharding")
-            if isinstance(optimizer, SGD) and optimizer.param_groups[0]["fused"]:
-                raise UserError(f"fused {name} does not support sharding: set fused: false")
+            for kind, option in UNSUPPORTED.items():
+                if isinstance(optimizer, kind) and optimizer.param_groups[0][option]:
+                    raise UserError(f"{option} {name} does not support sharding: set {option}: false")
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         self._share_buffers()
