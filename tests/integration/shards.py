@@ -145,3 +145,11 @@ def test_an_optimizer_that_cannot_work_on_shards(two, monkeypatch, kind, options
     strategy.optimizers = [optimizer]
     with pytest.raises(UserError, match=f"^{says}$"):
         strategy.setup_optimizers(None)
+
+
+@pytest.mark.parametrize(("kind", "options"), [(torch.optim.Adafactor, {}), (torch.optim.SGD, {"fused": True})])
+def test_a_single_process_can_use_these_optimizers(monkeypatch, kind, options):
+    strategy = Sharded()
+    monkeypatch.setattr(ModelParallelStrategy, "setup_optimizers", lambda *_: None)
+    strategy.optimizers = [kind([nn.Parameter(torch.ones(2, 2))], lr=0.1, **options)]
+    strategy.setup_optimizers(None)
