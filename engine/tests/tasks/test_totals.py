@@ -122,6 +122,20 @@ def test_fractional_counts_are_exact(trainer):
     assert repr(restored.reduce(task).count) == "1"  # whole numbers are integers
 
 
+def test_the_loss_of_a_step_without_a_sum_of_losses_is_that_of_its_batch(trainer, tmp_path):
+    class Accuracy(Own):
+        def training_step(self, batch, batch_idx):
+            logits, targets = self.net(batch.images.flatten(1)), batch.targets
+            self.running.add(len(targets), accuracy=(logits.argmax(1) == targets).sum())
+            return F.cross_entropy(logits, targets)
+
+    runner = trainer(max_epochs=1, log_every_n_steps=1, logger=[MetricsCSV(tmp_path)])
+    runner.fit(Accuracy(), datamodule=Images(batch_size=8))
+    losses = [float(row["train/loss_step"]) for row in RunDir(tmp_path).history()[1]]
+    assert len(losses) == 4
+    assert min(losses) > 0
+
+
 class ByProcess(Own):
     """Task whose processes log different metrics, as with a metric per language and few batches."""
 

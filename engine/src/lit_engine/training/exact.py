@@ -61,7 +61,7 @@ class Totals:
         self.sums, self.count = dict(self._marked), self._marked_count
 
     def mean_loss_since_mark(self, task: LightningModule) -> float | None:
-        """Return the mean loss over all processes since the last call to `mark`, or None if no sample was counted.
+        """Return the mean loss over all processes since the last call to `mark`, or None if no loss was added.
 
         All processes must call this. Unlike `reduce`, this sends only one small tensor.
         """
@@ -69,7 +69,8 @@ class Totals:
         added = torch.stack([now - before, _on(task.device, self.count - self._marked_count)])
         size, _, group = replicas(task.trainer)
         total, count = (all_reduced(added, group=group) if size > 1 else added).tolist()
-        return total / count if count else None
+        # With several processes, others may have added a loss.
+        return total / count if count and (size > 1 or "loss" in self.sums) else None
 
     def means(self) -> dict[str, float]:
         """Return this process's means, which are the sums divided by the count."""
