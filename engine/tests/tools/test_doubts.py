@@ -10,6 +10,7 @@ import torch
 
 from helpers import TINY
 from lit_engine.data.corrections import sample_ids
+from lit_engine.errors import DataError
 from lit_engine.tools.doubts.statistics import NEAR, find_label_errors, find_near_duplicates
 from lit_engine.tools.runs.columns import cell_of
 from toy.data import Digits
@@ -174,6 +175,18 @@ def test_corrections_are_checked(lit, workspace, rows, message):
 def test_blank_lines_count_in_the_messages_about_corrections(lit, workspace):
     (workspace / "c.csv").write_text("id,correction\n\ns00,11\n")
     assert "c.csv, line 3: there is no class '11'" in lit(f"{FIT} --data.corrections=c.csv").err
+
+
+def test_unknown_samples_are_reported_for_data_without_a_test_split(tmp_path):
+    class NoTest(Digits):
+        def load(self, split):
+            if split == "test":
+                raise DataError("there is no test split")
+            return super().load(split)
+
+    (tmp_path / "c.csv").write_text("id,correction\ns00,1\n")
+    with pytest.raises(DataError, match=r"1 of its 1 corrections are for unknown samples \(line 2\)"):
+        NoTest(corrections=str(tmp_path / "c.csv")).setup("fit")
 
 
 def test_only_a_complete_repeat_over_folds_is_accepted(lit, workspace):

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,9 +70,10 @@ def apply_corrections(data: "SplitData", file: str) -> None:
     ids = sample_ids(data, "train")
     outside = unknown = wanted.keys() - ids
     for split in ("val", "test"):
-        if unknown and data.has_split(split):
-            if split not in data.splits:
+        with suppress(DataError):  # there may be no test split
+            if unknown and split not in data.splits and data.has_split(split):
                 data.splits[split] = data.loaded(split)
+        if unknown and split in data.splits:
             unknown = unknown - {*sample_ids(data, split)}
     if unknown:
         lines = first_of(sorted(wanted[sample][1] for sample in unknown))
