@@ -77,14 +77,13 @@ class Sharded(ModelParallelStrategy):
         """Create the optimizers. Raise UserError if one does not support sharded weights."""
         super().setup_optimizers(trainer)
         for optimizer in self.optimizers:
+            if not any(isinstance(p, DTensor) for group in optimizer.param_groups for p in group["params"]):
+                continue  # a single process does not shard the weights
             name = type(optimizer).__name__
-            # A single process does not shard the weights.
-            is_sharded = any(isinstance(p, DTensor) for group in optimizer.param_groups for p in group["params"])
-            # With LBFGS, each process would do its own line search.
-            if isinstance(optimizer, LBFGS) or (is_sharded and isinstance(optimizer, Adafactor)):
+            if isinstance(optimizer, LBFGS | Adafactor):  # with LBFGS, each process would do its own line search
                 raise UserError(f"{name} does not support sharding")
             for kind, option in UNSUPPORTED.items():
-                if is_sharded and isinstance(optimizer, kind) and optimizer.param_groups[0][option]:
+                if isinstance(optimizer, kind) and optimizer.param_groups[0][option]:
                     raise UserError(f"{option} {name} does not support sharding: set {option}: false")
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
