@@ -66,6 +66,16 @@ def test_what_a_long_epoch_logs_is_in_the_file_before_its_end(tmp_path, monkeypa
     assert rows(tmp_path) == [{"step": step, "loss": step} for step in range(10)]
 
 
+def test_what_is_logged_before_resuming_without_rows_is_dropped(tmp_path):
+    logger = MetricsCSV(tmp_path)
+    logger.log_metrics({"early": 1.0}, 0)
+    logger.read()
+    logger.load_state_dict({"rows": 0, "last": []})
+    logger.save()
+    log(logger, (0, {"loss": 2.0}), (1, {"loss": 1.0}))
+    assert rows(tmp_path) == [{"step": 0, "loss": 2.0}, {"step": 1, "loss": 1.0}]
+
+
 def test_new_run_overwrites_and_a_resumed_one_continues(tmp_path):
     logger = MetricsCSV(tmp_path)
     log(logger, *((step, {"loss": float(step)}) for step in range(4)))

@@ -126,7 +126,7 @@ class MetricsCSV(Logger):
     def save(self) -> None:
         """Replace the file. Only the new rows and the last row, which may still receive values, are formatted."""
         self._saved = monotonic()
-        if not self._changed:
+        if not self._changed or not self._rows:
             return
         self._text += csv_text(self._rows[self._final : -1], self._columns, header=not self._text)
         self._final = len(self._rows) - 1
