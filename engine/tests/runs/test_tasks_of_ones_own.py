@@ -8,6 +8,7 @@ import pytest
 
 from helpers import TINY, differences
 from killing import at_call
+from lit_engine.classes.names import instantiate
 from lit_engine.run.directory import RunDir
 from toy.data import Digits
 from toy.tasks import ImageClassifier
@@ -39,6 +40,26 @@ def test_its_checkpoint_keeps_what_the_data_gave(lit, workspace, monkeypatch):
     tested = lit(f"test --run {run}")
     assert tested.status == 0
     assert "differs" not in tested.err
+
+
+class Mixin:
+    def __init__(self):
+        self.extra = 3
+
+
+class Base:
+    def __init__(self, size=1):
+        self.size = size
+
+
+class OfBoth(Mixin, Base):
+    def __init__(self, **kwargs):
+        Mixin.__init__(self)
+        Base.__init__(self, **kwargs)
+
+
+def test_arguments_of_a_second_base_class_are_restored():
+    assert instantiate(OfBoth, {"size": 7}, {}, "a.ckpt").size == 7
 
 
 COUNTS = """

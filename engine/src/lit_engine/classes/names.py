@@ -148,7 +148,8 @@ def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[
                     raise CheckpointError(f"{source}: {key[1:]} is {named}, which a checkpoint must not contain")
             made = vars(parser.instantiate(config))
         # Add arguments that the parser did not find because a class passes them to its base class via `**kwargs`.
-        made |= {name: value for name, value in parameters.items() if name not in names and find_argument(kind, name)}
+        taken = {name for one in kind.__mro__ for name in inspect.signature(one.__init__).parameters}  # type: ignore[misc]
+        made |= {name: value for name, value in parameters.items() if name in taken and name not in names}
         return kind(**{**made, **given})
     except (ArgumentError, ValueError, TypeError, ImportError, AttributeError, KeyError, RuntimeError) as error:
         denied = re.search(r"Importing '([^']*)' is not allowed", str(error))
