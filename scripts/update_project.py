@@ -68,7 +68,7 @@ def recorded(project: Path) -> dict[str, Any]:
     answers = tomllib.loads((project / RECORD).read_text())
     if missing := [name for name in ("commit", "name", "keep") if not answers.get(name)]:
         sys.exit(
-            f"error: {RECORD} contains no {missing[0]}: a project created without git history cannot be updated; "
+            f"error: {RECORD} has no {missing[0]!r}. A project created without git history cannot be updated: "
             "create a new project and move your files into it"
         )
     if not (project / ".git").exists():

@@ -139,8 +139,8 @@ def test_what_cannot_be_updated_is_said_in_one_line(both, tmp_path):
     refused(update(template, project), "uncommitted changes", ".template.toml")
     for wrong, words in (
         (re.sub(r'(commit|tree) = "\w+"', rf'\1 = "{40 * "1"}"', text), ("no commit 111111111111", "git fetch")),
-        (text.replace(git(template, "rev-parse", "HEAD"), ""), ("contains no commit", "create a new project")),
-        (re.sub(r'commit = ".*"', "", text), ("contains no commit", "create a new project")),
+        (text.replace(git(template, "rev-parse", "HEAD"), ""), ("has no 'commit'", "create a new project")),
+        (re.sub(r'commit = ".*"', "", text), ("has no 'commit'", "create a new project")),
         (f"<<<<<<< HEAD\n{text}", ("Invalid statement",)),
     ):
         record.write_text(wrong)

@@ -238,7 +238,7 @@ def ready_batches(trainer: Trainer) -> int:
 
 
 def is_in_hook(trainer: Trainer) -> bool:
-    """Return whether a hook is running, other than `training_step`, which may fetch its own batches.
+    """Return whether a hook other than `training_step` is running. Such a hook may fetch its own batches.
 
     `Trainer` has no public attribute for this. Lightning 1.0 added this API.
     """
@@ -562,7 +562,7 @@ def broadcast_all(tensors: list[Tensor]) -> None:
 
 
 def replaces_loading(module: nn.Module) -> bool:
-    """Return whether a module loads its part of a state dict with its own code. torch 0.4 added this API."""
+    """Return whether a module overrides how its part of a state dict is loaded. torch 0.4 added this method."""
     return type(module)._load_from_state_dict is not nn.Module._load_from_state_dict
 
 

@@ -30,7 +30,7 @@ NO_ACCESS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES,
 
 
 def explain_no_access(error: OSError) -> str | None:
-    """Return a message for a full or read-only disk, missing permissions or a long name, or None for other errors."""
+    """Return a message for errors caused by the disk, permissions or the length of a name. Otherwise, return None."""
     if error.errno not in NO_ACCESS or (error.filename is None and error.errno in (errno.EACCES, errno.EPERM)):
         return None
     return f"{error.strerror}: {error.filename}" if error.filename else error.strerror

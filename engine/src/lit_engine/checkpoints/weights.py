@@ -40,8 +40,8 @@ def match(model: nn.Module, state: Mapping[str, Tensor], meaningless: Collection
     """Compare a state dict with a model by name and shape. Weights in `meaningless` are not loaded.
 
     A missing `num_batches_tracked` is ignored, because torch does not require this tensor and old files lack it. The
-    weights of a lazy layer have no shape yet and match any shape, and so do the buffers of modules with their own
-    loading code, such as torch's quantization observers.
+    weights of a lazy layer have no shape yet, so they match any shape. The buffers of modules with custom loading code,
+    such as torch's quantization observers, also match any shape.
     """
     own, resized = model.state_dict(), set(_resized(model))
     common = [name for name in own if name in state and name not in meaningless]

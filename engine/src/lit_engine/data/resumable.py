@@ -74,7 +74,7 @@ class ResumableLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches. The epoch is read at the first batch, because Lightning sets it after calling `iter`."""
-        in_hook = is_in_hook(self.trainer)  # such as a validation that compares samples with all training samples
+        in_hook = is_in_hook(self.trainer)  # such as validation that compares each sample with the whole training set
         epoch, done, number = self._find_place(in_hook)
         passes, start = 0, done
         if done and self.passed[0] == epoch:  # Lightning restarts this loader, and may have prefetched its last batch
@@ -88,7 +88,7 @@ class ResumableLoader:
             self.passed = epoch, self.order.passes + 1, done
 
     def _find_place(self, in_hook: bool) -> tuple[int, int, int]:
-        """Return the epoch, its next batch (the first one in a hook), and the index of this loader among several."""
+        """Return the epoch, the index of its next batch (0 in a hook), and the index of this loader."""
         trainer = self.trainer
         epoch = trainer.current_epoch if trainer.state.fn == "fit" else 0
         if not self._trains:
@@ -137,7 +137,7 @@ class SeededOrder:
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_") or name == "passes":
             super().__setattr__(name, value)
-        else:  # for example, a callback sets the difficulty of the samples
+        else:  # for example, a callback may set the difficulty of the samples
             setattr(self._sampler, name, value)
 
     def __iter__(self) -> Iterator[Any]:

@@ -69,7 +69,7 @@ class Totals:
         added = torch.stack([now - before, _on(task.device, self.count - self._marked_count)])
         size, _, group = replicas(task.trainer)
         total, count = (all_reduced(added, group=group) if size > 1 else added).tolist()
-        # With several processes, others may have added a loss.
+        # If there are several processes, others may have added a loss.
         return total / count if count and (size > 1 or "loss" in self.sums) else None
 
     def means(self) -> dict[str, float]:

@@ -148,7 +148,7 @@ def _storage(url: str, lost_after: int) -> RDBStorage:
     beat: Any = {"heartbeat_interval": max(1, lost_after // 6), "grace_period": lost_after}
     try:
         return RDBStorage(url, options, **beat, heartbeat_stale_trial_callback=retry)
-    except (ValueError, RuntimeError) as error:  # an invalid URL, or a database of another version of Optuna
+    except (ValueError, RuntimeError) as error:  # an invalid URL, or a different Optuna version's database
         raise OptunaError(str(error)) from error
 
 
