@@ -358,6 +358,11 @@ def test_multiply_all():
     assert [one.tolist() for one in tensors] == [[6.0, 8.0], [12.0]]
 
 
+def test_replaces_loading():
+    assert _lightning.replaces_loading(nn.BatchNorm1d(2))
+    assert not _lightning.replaces_loading(nn.Linear(2, 2))
+
+
 def test_broadcast_all(monkeypatch):
     sent = []
     monkeypatch.setattr(torch.distributed, "_broadcast_coalesced", lambda *given: sent.append(given), raising=True)
