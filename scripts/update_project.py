@@ -68,8 +68,8 @@ def recorded(project: Path) -> dict[str, Any]:
     answers = tomllib.loads((project / RECORD).read_text())
     if missing := [name for name in ("commit", "name", "keep") if not answers.get(name)]:
         sys.exit(
-            f"error: {RECORD} has no {missing[0]!r}. A project created without git history cannot be updated: "
-            "create a new project and move your files into it"
+            f"error: {RECORD} has no {missing[0]!r}, so the project cannot be updated: "
+            "create a new project from a template with git history, and move your files into it"
         )
     if not (project / ".git").exists():
         sys.exit(f"error: {project} is not the root of a git repository: run `git init` and commit first")
