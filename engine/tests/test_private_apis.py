@@ -312,18 +312,20 @@ def test_wrap_again():
     assert strategy.model == [module]
 
 
-def test_parsing_cli_parses_and_creates_nothing(monkeypatch):
-    class CLI(_lightning.ParsingCLI):
-        def needs_options(self, subcommand):
-            return subcommand == "fit"
+def test_skip_data_summary():
+    class Data(LightningDataModule):
+        calls = 0
 
-    cli = CLI(Module, args=["fit", "--trainer.max_epochs=3"], save_config_callback=None)
-    assert cli.config.fit.trainer.max_epochs == 3
-    assert not hasattr(cli, "trainer")
-    actions = _jsonargparse.list_actions(_jsonargparse.subcommand_parsers(cli.parser)["test"])
-    assert "trainer.max_epochs" not in [action.dest for action in actions]
-    cli.instantiate_now()
-    assert cli.trainer.max_epochs == 3
+        def train_dataloader(self):
+            self.calls += 1
+            return DataLoader([0])
+
+    data = Data()
+    with _lightning.skip_data_summary():
+        str(data)
+    assert data.calls == 0
+    str(data)
+    assert data.calls == 1
 
 
 def test_remember_missing_cuda(monkeypatch):
@@ -500,12 +502,6 @@ def test_list_actions():
     parser.add_argument("--width", type=int)
     assert ["--width"] in [action.option_strings for action in _jsonargparse.list_actions(parser)]
     assert PlainParser().parse_args([]) is not None
-
-
-def test_subcommand_parsers():
-    parser, inner = jsonargparse.ArgumentParser(), jsonargparse.ArgumentParser()
-    parser.add_subcommands().add_subcommand("fit", inner)
-    assert _jsonargparse.subcommand_parsers(parser) == {"fit": inner}
 
 
 def test_limited_imports():

@@ -39,13 +39,8 @@ def find_reason(message: str) -> str:
 
 
 def list_actions(parser: Any) -> list[Any]:
-    """Return a parser's actions, used to suggest options and to change their help text and value completion."""
+    """Return a parser's actions, used to suggest options and to complete their values."""
     return parser._actions
-
-
-def subcommand_parsers(parser: Any) -> dict[str, Any]:
-    """Return a dict that maps subcommand names to parsers."""
-    return parser._subcommands_action.choices
 
 
 @contextmanager

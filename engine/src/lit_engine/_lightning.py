@@ -8,7 +8,8 @@ import builtins
 import copy
 import os
 from collections import OrderedDict
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import cache
 from operator import attrgetter
@@ -18,7 +19,6 @@ import torch
 from lightning.fabric.utilities.distributed import _destroy_dist_connection
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.profilers import PassThroughProfiler
@@ -154,38 +154,18 @@ def loss_scale(trainer: Trainer) -> float:
 # ------------------------------------------------------------------------------------------------- the command line
 
 
-class ParsingCLI(LightningCLI):
-    """LightningCLI that only parses arguments. The session does everything else. Lightning 2.0 added this API."""
+@contextmanager
+def skip_data_summary() -> Iterator[None]:
+    """Convert data modules to strings without Lightning's summary of their data.
 
-    def needs_options(self, subcommand: str) -> bool:
-        """Return whether to add a subcommand's options to its parser."""
-        return True
-
-    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
-        if not self.needs_options(subcommand):
-            return self.init_parser(**kwargs)
-        return super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
-
-    def _parse_ckpt_path(self) -> None:
-        """Disable this method, which would let a checkpoint's hyperparameters silently override the command line."""
-
-    def instantiate_classes(self) -> None:
-        """Do nothing while parsing, because the run is not known yet."""
-
-    def instantiate_now(self) -> None:
-        """Create the data module, the model and the trainer.
-
-        For each link to a missing attribute, jsonargparse formats the data module in a debug message. Lightning's
-        `__str__` creates all data loaders, and fails for dicts of loaders.
-        """
-        original, LightningDataModule.__str__ = LightningDataModule.__str__, object.__str__  # type: ignore[method-assign]
-        try:
-            super().instantiate_classes()
-        finally:
-            LightningDataModule.__str__ = original  # type: ignore[method-assign]
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        """Do nothing, because the session runs the command."""
+    For each link to a missing attribute, jsonargparse formats the data module in a debug message. Lightning's `__str__`
+    creates all data loaders, and fails for dicts of loaders.
+    """
+    original, LightningDataModule.__str__ = LightningDataModule.__str__, object.__str__  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        LightningDataModule.__str__ = original  # type: ignore[method-assign]
 
 
 # ----------------------------------------------------------------------------------------- counters of the fit loop

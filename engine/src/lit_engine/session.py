@@ -135,7 +135,7 @@ class Session:
         self.project, self.args = project, args
         words, self.existing_run, self.config_name = prepare(args)
         self.cli = LitCLI(project, words)
-        self.options, self.command, self.config = self.cli.options, str(self.cli.subcommand), self.cli.config_text()
+        self.options, self.command, self.config = self.cli.options, self.cli.command, self.cli.config_text()
         hide(self.options.notify or ())
         self.checkpoint: Path | None = None
         self.fork: Fork | None = None

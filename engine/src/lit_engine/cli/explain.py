@@ -32,7 +32,7 @@ _ELSEWHERE = {
     "--lr_scheduler": "schedulers are arguments of the task: set model.init_args.schedulers in the config",
     "--optimizer": "the optimizer belongs to the task: model.init_args.optimizer in the config",
     **dict.fromkeys(
-        ("--gpus", "trainer.gpu"),
+        ("--gpus", "trainer.gpu", "option 'gpu"),
         "set the number of GPUs with trainer.devices, and require GPUs with trainer.accelerator=gpu",
     ),
     "arguments are required: ": (
@@ -45,7 +45,7 @@ _ELSEWHERE = {
 def explain_missing_command() -> str:
     """Return the message for a command line without a command."""
     return (
-        f"a command is missing, such as `{program()} fit -c configs/quickstart.yaml`; "
+        f"the command line must start with a command, such as `{program()} fit -c configs/quickstart.yaml`; "
         f"`{program()} --help` lists the commands, and `{program()} examples` lists the configs"
     )
 
@@ -151,8 +151,6 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
         return f"{key or 'a class_path'} is a function, but a class is required"
     # The message names no key if the error concerns the whole command line or a top-level key of a config.
     if not keys:
-        if '"subcommand" to be one of' in message:
-            return explain_missing_command()
         elsewhere = next((text for name, text in _ELSEWHERE.items() if name in message), None)
         return elsewhere or reason + _option_meant(reason, error.parser)
     reason = re.sub(r"^Expected a dot import path string: ", "no class ", reason)

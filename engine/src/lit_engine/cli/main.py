@@ -191,9 +191,9 @@ def _imported(name: str) -> ModuleType:
 
 def check_early(args: Sequence[str], commands: Sequence[str]) -> None:
     """Raise UserError for mistakes that can be found before Lightning is imported, which takes seconds."""
-    if not args:
+    if not args or args[0].startswith("-"):
         raise UserError(explain_missing_command())
-    if args[0][0:1] != "-" and args[0] not in commands:
+    if args[0] not in commands:
         raise UserError(_unknown_command(args[0], commands))
     runs = [str(value) for option, value in pairs(args) if option == "--run"]
     if len(runs) > 1:

@@ -63,7 +63,7 @@ SHORT = {
 # Short options that also affect evaluation.
 _OF_EVALUATION = ("batch_size", "devices", "precision")
 
-_ABOUT = {
+ABOUT = {
     "fit": "Train in a new run directory, or resume or fork a run.",
     "validate": "Evaluate a run on the validation split.",
     "test": "Evaluate a run on the test split.",
@@ -90,7 +90,7 @@ _EXAMPLES = {
 def format_short_help(command: str) -> str:
     """Return the short help for `fit`, `validate`, `test` or `predict`, which fits on one screen."""
     what, examples = "CONFIG [OVERLAY …]" if command == "fit" else "RUN", _EXAMPLES[command]
-    parser = OptionParser(command, _ABOUT[command], add_help=False)
+    parser = OptionParser(command, ABOUT[command], add_help=False)
     parser.usage = f"{program()} {command} {what} [OPTIONS]"
     form = argparse.RawDescriptionHelpFormatter
     parser.formatter_class = lambda prog: form(prog, max_help_position=26)

@@ -20,15 +20,15 @@ import torch
 import yaml
 from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule, LightningModule, seed_everything
-from lightning.pytorch.cli import LightningArgumentParser
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from lit_engine._jsonargparse import find_reason, list_actions, subcommand_parsers
-from lit_engine._lightning import ParsingCLI, remember_missing_cuda
+from lit_engine._jsonargparse import find_reason
+from lit_engine._lightning import remember_missing_cuda, skip_data_summary
 from lit_engine.classes.names import check_config, drop_weights, find_argument, resolve_class_name, resolve_class_paths
 from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, UsageError, locate_error, pairs
-from lit_engine.cli.options import CKPT_PATH, FLAGS, MATMUL_PRECISION, OPTIONS
+from lit_engine.cli.options import ABOUT, CKPT_PATH, FLAGS, MATMUL_PRECISION, OPTIONS
 from lit_engine.data.module import build_datamodule
 from lit_engine.distributed.processes import is_first
 from lit_engine.errors import UserError, did_you_mean
@@ -264,17 +264,20 @@ class Parser(LightningArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> Any:
         """Raise UsageError. The message is later shortened by `explain`."""
-        raise UsageError(message, getattr(ex, "subcommand_parser", None) or self) from ex
+        raise UsageError(message, self) from ex
 
 
-class LitCLI(ParsingCLI):
+class LitCLI(LightningCLI):
     """LightningCLI that parses a command line on construction. `make` creates the data, the model and the trainer.
+
+    A LightningCLI with subcommands would validate all options twice.
 
     Args:
         project: the project that defines the links between data and model.
         args: the command line without the program's name, as rewritten by `prepare`.
 
     Attributes:
+        command: the subcommand, such as `fit`.
         options: the parsed options.
         plain: the options as plain data, with all defaults.
         drawn: whether the seed was chosen at random.
@@ -282,43 +285,32 @@ class LitCLI(ParsingCLI):
     """
 
     def __init__(self, project: Project, args: Sequence[str]) -> None:
-        self.links, self.words = project.links, args
+        self.links, self.command, self.words = project.links, args[0], args[1:]
         super().__init__(
             model_class=LightningModule,
             datamodule_class=LightningDataModule,
             subclass_mode_model=True,
             subclass_mode_data=True,
             parser_class=Parser,
-            parser_kwargs={"prog": program()},
+            parser_kwargs={"prog": f"{program()} {self.command}", "description": ABOUT[self.command]},
             seed_everything_default=42,  # Lightning documents its default as a random seed, but always uses 0
             save_config_callback=None,  # RunDir saves the config
             trainer_defaults={"enable_model_summary": False},  # the session prints its own summary
             auto_configure_optimizers=False,  # optimizers and schedulers are arguments of the task
             # This option makes Lightning fail if a model lacks a linked argument, so `make` stores the hyperparameters.
             load_from_checkpoint_support=False,
-            args=list(args),
+            run=False,
+            args=list(self.words),
         )
 
-    @staticmethod
-    def subcommands() -> dict[str, set[str]]:
-        """Map each subcommand to the arguments of its Trainer method that are unavailable on the command line."""
-        common = {"model", "dataloaders", "datamodule", "weights_only", "verbose", "return_predictions"}
-        # `fit` has no `--ckpt_path` option, because `last` would silently train from scratch in a new process.
-        fit = {*common, "train_dataloaders", "val_dataloaders", "ckpt_path"}
-        return {"fit": fit, "validate": common, "test": common, "predict": common}
-
     @classmethod
-    def parsers(cls, project: Project, *command: str) -> dict[str, LightningArgumentParser]:
-        """Return the parser of each subcommand. If a command is given, the other parsers are incomplete."""
+    def parser_of(cls, project: Project, command: str) -> LightningArgumentParser:
+        """Return the parser of a subcommand."""
         try:
-            cls(project, command)
-        except UsageError as error:  # required options are missing, but the parsers have been created
-            return subcommand_parsers(error.parser)
+            cls(project, [command])
+        except UsageError as error:  # required options are missing, but the parser has been created
+            return error.parser
         raise AssertionError
-
-    def needs_options(self, subcommand: str) -> bool:
-        """Return whether to add a subcommand's options. Skipping unneeded options cuts parsing time by a third."""
-        return not self.words or subcommand == self.words[0]
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the options of the run, and link the model to the data."""
@@ -326,9 +318,8 @@ class LitCLI(ParsingCLI):
         for option in OPTIONS:
             only = "" if len(option.commands) == len(SUBCOMMANDS) else f"{', '.join(option.commands)}: "
             add(f"--{option.name}", type=option.type, default=option.default, help=only + option.help)
-        for action in list_actions(parser):
-            if action.dest == "ckpt_path":
-                action.help = CKPT_PATH
+        if self.command != "fit":  # in `fit`, `last` would silently train from scratch in a new process
+            add("--ckpt_path", type=str | None, default=None, help=CKPT_PATH)
         kind = Literal["highest", "high", "medium"] | None
         add("--trainer.matmul_precision", type=kind, default=None, help=MATMUL_PRECISION)
         parser.set_defaults({"data": {"class_path": OWN_DATA}})
@@ -337,18 +328,18 @@ class LitCLI(ParsingCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse and check the options. If `seed_everything` is true, choose and record a random seed."""
-        self.config = parser.parse_args(args)
-        self.options: Namespace = self.config[self.config.subcommand]
+        self.options: Namespace = parser.parse_args(args)
+        self.config = self.options  # the name that LightningCLI uses
         check_config(self.options)
         self.drawn = self.options.seed_everything is True
         if self.drawn:
             chosen = None if is_first() else os.environ.get("PL_GLOBAL_SEED")  # set by the launching process
             self.options.seed_everything = int(chosen or random.SystemRandom().randrange(2**32))
-        check(self.config.subcommand, self.options)
+        check(self.command, self.options)
         self.check_early_stopping()
         self.check_dataloaders()
-        text = self.parser.dump(without_objects(self.config), skip_unset=False, skip_validation=True)
-        plain = yaml.safe_load(text)[self.config.subcommand]
+        text = parser.dump(without_objects(self.options), skip_unset=False, skip_validation=True)
+        plain = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         add_given(plain["model"], self.options.model, self.links)
         self.plain = {name: value for name, value in plain.items() if name not in NOT_IN_CONFIG}
 
@@ -398,6 +389,9 @@ class LitCLI(ParsingCLI):
         keys = dict.fromkeys(key for options in later for key in options if key in now)
         return {key: [first.get(key), now[key]] for key in keys if not same_value(first.get(key), now[key])}
 
+    def instantiate_classes(self) -> None:
+        """Do nothing while parsing, because the run is not known yet."""
+
     def make(self, run: Path, weights: bool, parts: Callable[[Namespace], dict[str, Any]]) -> None:
         """Create the data module, the model and the trainer.
 
@@ -414,7 +408,8 @@ class LitCLI(ParsingCLI):
         replace_run_dir(self.options.trainer, run)
         self.parts = parts
         try:
-            self.instantiate_now()
+            with skip_data_summary():
+                super().instantiate_classes()
         except (ValueError, TypeError, ImportError, OSError, MisconfigurationException) as error:
             if missing := describe_missing_link(self.plain["model"], self.plain["data"], self.links):
                 raise UserError(missing) from error
@@ -432,7 +427,7 @@ class LitCLI(ParsingCLI):
         """Create the trainer from the config and the run's own arguments, and set torch options."""
         remember_missing_cuda()
         torch.set_flush_denormal(True)  # rounds numbers below 1e-38 to 0, because they slow CPUs down
-        config = self.config_init[self.subcommand].trainer
+        config = self.config_init.trainer
         if precision := config.pop("matmul_precision"):
             torch.set_float32_matmul_precision(precision)
         try:

@@ -11,7 +11,7 @@ from importlib import import_module
 import shtab
 
 from lit_engine._jsonargparse import list_actions
-from lit_engine.cli.explain import OptionParser
+from lit_engine.cli.explain import SUBCOMMANDS, OptionParser
 from lit_engine.cli.main import all_commands
 from lit_engine.project import current, program
 
@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     project = current()
     own = {name: import_module(place.partition(":")[0]) for name, place in all_commands(project).items()}
     known = {name: getattr(module, "option_parser", argparse.ArgumentParser)() for name, module in own.items()}
-    known |= LitCLI.parsers(project)
+    known |= {name: LitCLI.parser_of(project, name) for name in SUBCOMMANDS}
     top = argparse.ArgumentParser(prog=program())
     commands = top.add_subparsers()
     for name, options in known.items():

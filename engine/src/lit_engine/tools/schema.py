@@ -56,7 +56,7 @@ def config_schema() -> dict[str, Any]:
     A file with `seed_everything`, `data` and `model` is a config. Any other file is an overlay. Each object in a config
     needs a `class_path`. In an overlay, only objects in lists need a `class_path`.
     """
-    made = SchemaBuilder().generate(LitCLI.parsers(current(), "fit")["fit"])
+    made = SchemaBuilder().generate(LitCLI.parser_of(current(), "fit"))
     config, overlay = _ref("a config"), _ref("an overlay")
     complete = {"dependencies": {"init_args": ["class_path"]}, "additionalProperties": config, "items": config}
     made["$defs"] |= {"a config": complete, "an overlay": {"additionalProperties": overlay, "items": config}}

@@ -41,7 +41,7 @@ def serve(args: Sequence[str]) -> int:
         UserError: the port is in use, or the run lacks the requested weights or cannot predict on new samples.
     """
     options = option_parser().parse_args(list(args))
-    check_early([f"--run={options.run}"], ())  # checks the run before the slow import of torch
+    check_early(["serve", f"--run={options.run}"], ["serve"])  # checks the run before the slow import of torch
     try:
         server = Server((HERE, options.port), Handler)
     except (OSError, OverflowError) as error:
