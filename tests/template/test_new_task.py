@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import torch
-from copies import ALL, SCRIPTS, commit, git, refused, run
+from copies import ALL, ROOT, SCRIPTS, commit, git, refused, run
 
 from lit_project.tasks.classification import Classifier
 from lit_project.tasks.several_optimizers import Part, SeveralOptimizers
@@ -73,7 +73,8 @@ def test_style_and_length(project):
 @pytest.mark.slow
 def test_types(project):
     files = project.glob("src/*/*/tried_*.py")
-    done = run("-m", "mypy", "--config-file", project / "pyproject.toml", *files, MYPYPATH=str(project / "src"))
+    cache = f"--cache-dir={ROOT}/.mypy_cache"  # also written by `make lint`
+    done = run("-m", "mypy", cache, "--config-file", project / "pyproject.toml", *files, MYPYPATH=str(project / "src"))
     assert done.returncode == 0, done.stdout
 
 

@@ -33,7 +33,7 @@ from lit_engine.data.module import build_datamodule
 from lit_engine.distributed.processes import is_first
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import Project, current, program
-from lit_engine.run.directory import RunDir
+from lit_engine.run.directory import YAML_LOADER, RunDir
 from lit_engine.run.options import options_of, same_value
 from lit_engine.training.plain import LOADERS, OWN_DATA, OwnData
 from lit_engine.training.task import Task
@@ -174,7 +174,7 @@ def is_complete(config: str) -> bool:
     return all(isinstance(part := content.get(key), dict) and "class_path" in part for key in ("data", "model"))
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(YAML_LOADER):
     """YAML loader that rejects duplicate keys. The default loader silently drops the first value."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
@@ -339,7 +339,7 @@ class LitCLI(LightningCLI):
         self.check_early_stopping()
         self.check_dataloaders()
         text = parser.dump(without_objects(self.options), skip_unset=False, skip_validation=True)
-        plain = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        plain = yaml.load(text, YAML_LOADER)
         add_given(plain["model"], self.options.model, self.links)
         self.plain = {name: value for name, value in plain.items() if name not in NOT_IN_CONFIG}
 

@@ -34,6 +34,7 @@ from lit_engine.project import current
 from lit_engine.run.provenance import uncommitted
 
 BEFORE_NAN = "before-nan.ckpt"  # written by NaNGuard
+YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is eight times as fast
 
 
 def write_text(path: Path, text: str) -> None:
@@ -241,9 +242,8 @@ class RunDir:
 
     def config(self) -> dict[str, Any]:
         """Return the content of config.yaml. Raises RunError if the file is broken."""
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is eight times as fast
         try:
-            content = yaml.load(self.config_file.read_text(encoding="utf-8"), loader)
+            content = yaml.load(self.config_file.read_text(encoding="utf-8"), YAML_LOADER)
         except (ValueError, yaml.YAMLError) as error:
             raise RunError(f"{self.config_file} is broken: {' '.join(str(error).split())}") from error
         if not isinstance(content, dict):
