@@ -80,6 +80,7 @@ CASES = {
     "fit -c configs": ["configs is a folder"],
     "fit -c README.md": ["README.md, line 4", "not valid YAML"],
     "fit -c list.yaml": ["list.yaml contains no options"],
+    "fit -c control.yaml": ["control.yaml is not valid YAML: unacceptable character #x0001"],
     f"{Q} -c twice.yaml": ["twice.yaml, line 5 is not valid YAML: duplicate key trainer"],
     f"{Q} -c run.yaml": ["`run` is not a config key; use --run runs/quickstart/base to resume"],
     f"{Q} --trainer.fast_dev_run": ["--trainer.fast_dev_run: expected one argument"],
@@ -95,6 +96,7 @@ CASES = {
 FILES = {
     "README.md": "# A project\n\nWords,\nnothing: but words: and colons\n",
     "list.yaml": "- model\n- data\n",
+    "control.yaml": "a: \x01\n",
     "gpus.yaml": "trainer: {gpus: 1}\n",
     "stops.yaml": "trainer:\n  callbacks+:\n  - {class_path: EarlyStopping, init_args: {monitor: val/accuracy}}\n"
     "  - {class_path: EarlyStopping, init_args: {monitor: val/loss, mode: min}}\n",

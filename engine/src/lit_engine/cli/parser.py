@@ -160,7 +160,8 @@ def content_of(config: str) -> dict[str, Any] | None:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        raise UserError(f"{file}{where} is not valid YAML: {getattr(error, 'problem', None) or error}") from error
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise UserError(f"{file}{where} is not valid YAML: {problem}") from error
     if not isinstance(content, dict):
         raise UserError(f"{file} contains no options: a config has keys such as model, data and trainer")
     if content.get("run") is not None:
