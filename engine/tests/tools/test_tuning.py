@@ -104,6 +104,7 @@ def test_there_is_nothing_else_to_find(lit, trained):
     assert "find" in lit(f"fit -c configs/quickstart.yaml {TINY} --find luck").err
     assert lit(f"test -c configs/quickstart.yaml {TINY} --find lr").status == 2
     assert "remove --find" in lit("fit --run", trained, "--find lr").err
+    assert "remove --name" in lit("fit --run", trained, "--name new").err
 
 
 def test_find_batch_size_of_several_processes_is_refused_before_they_start(lit):

@@ -225,7 +225,7 @@ def check(subcommand: str, options: Namespace) -> None:
     for name, (reason, excluded) in EXCLUDED.items():
         for other in excluded:
             if options[name] and options[other]:
-                raise UserError(f"--{name} {reason}: remove --{other}")
+                raise UserError(f"--{name} {reason}: remove --{'name' if other == 'run_name' else other}")
     if options.json and not options.plan:
         raise UserError("--json needs --plan")
     if options.resume and not options.run_name:
