@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from metric_objects import Classifier, Data
 from test_plain import StopAfter
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
 
 from helpers import differences
 from lit_engine.checkpoints.io import read
@@ -234,14 +234,16 @@ class Curricular(Data):
 
 class Learning(Simple):
     def on_train_epoch_start(self):
-        self.trainer.train_dataloader.batch_sampler.end = 10 * (self.current_epoch + 1)
+        loader = self.trainer.train_dataloader
+        loader.batch_sampler.end = 20 * (self.current_epoch + 1)
+        loader.collate_fn = lambda samples: default_collate(samples[: len(samples) // 2])
 
     def training_step(self, batch, batch_idx):
         self.logger.log_metrics({"samples": torch.tensor(len(batch[1]))}, step=self.global_step)
         return super().training_step(batch, batch_idx)
 
 
-def test_a_hook_changes_the_batch_sampler_and_passes_a_tensor_to_the_logger(lit):
+def test_a_hook_changes_the_loader_and_passes_a_tensor_to_the_logger(lit):
     fit = lit(f"fit --model test_own_code.Learning {DATA} --data test_own_code.Curricular")
     assert fit.status == 0, fit.err
     rows = csv.DictReader((fit.run / "metrics.csv").open())

@@ -72,6 +72,12 @@ class ResumableLoader:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["loader"], name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("passed", "_iterator") or "order" not in vars(self):
+            super().__setattr__(name, value)
+        else:  # for example, a hook may set `collate_fn`
+            setattr(self.loader, name, value)
+
     def __iter__(self) -> Iterator[Any]:
         """Yield batches. The epoch is read at the first batch, because Lightning sets it after calling `iter`."""
         in_hook = is_in_hook(self.trainer)  # such as validation that compares each sample with the whole training set
