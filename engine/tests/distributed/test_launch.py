@@ -103,6 +103,20 @@ def test_a_process_that_lost_another_prints_one_line(capsys):
     assert lines == [f"error: rank 1 ended because another rank disconnected: {closed}", "error: no such class"]
 
 
+def test_an_error_of_all_processes_is_printed_once(monkeypatch, capsys):
+    store, connections = dist.HashStore(), []
+    for rank in (0, 1):
+        connections.append(Connection(SimpleNamespace(global_rank=rank, launcher=None)))
+        connections[rank].store = store
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(connections[1].report, UserError("no such class"), "no such class")
+        connections[0].report(UserError("no such class"), "no such class")
+        waiting.result()
+    monkeypatch.setattr("lit_engine.distributed.rendezvous.REPORT_SECONDS", 0.1)
+    connections[1].report(UserError("no such file on this host"), "no such file on this host")
+    assert capsys.readouterr().err.splitlines() == ["error: no such class", "error: no such file on this host"]
+
+
 @pytest.fixture
 def under_torchrun(monkeypatch):
     """Set the environment of three nodes with two processes each."""

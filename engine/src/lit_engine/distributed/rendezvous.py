@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from textwrap import shorten
 from threading import Thread
 from typing import Any
@@ -29,6 +30,7 @@ from lit_engine.run.provenance import versions
 # Packages that, like the project, must have the same version in all processes.
 SAME = ("torch", "lightning", "lit-engine")
 JOIN_SECONDS = 600.0  # how long a process waits for the others
+REPORT_SECONDS = 3.0  # how long a failed process waits for rank 0 to report the same error
 
 
 def follow_launcher(trainer: Namespace) -> None:
@@ -77,6 +79,7 @@ class Connection:
     def __init__(self, strategy: Any) -> None:
         self.strategy = strategy
         self.children: list[subprocess.Popen] = []
+        self.store: dist.Store | None = None  # once all processes are connected
 
     @classmethod
     def of(cls, strategy: Strategy) -> "Connection | None":
@@ -98,6 +101,7 @@ class Connection:
             here = {"host": socket.gethostname(), **{name: str(known.get(name)) for name in (*SAME, program())}}
             store = Rendezvous(environment.main_address, environment.main_port, rank, size, here).all_here()
             store.set_timeout(timeout)
+            self.store = store
             device = None if strategy.root_device.type == "cpu" else strategy.root_device
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout, device_id=device)
             if backend == "nccl":
@@ -108,19 +112,34 @@ class Connection:
         """Print the message or traceback of the error that is being handled, and kill the launched processes.
 
         A process that has lost its connection to a failed process prints only one line, because the failed process
-        reports the cause.
+        reports the cause. If several processes fail with the same error, only rank 0 reports it.
         """
         self.stop_watching()
+        rank, key = self.strategy.global_rank, f"reported {type(error).__name__}: {error}"
         if message is None and (isinstance(error, dist.DistError) or "gloo/transport" in str(error)):
-            message = shorten(f"rank {self.strategy.global_rank} ended because another rank disconnected: {error}", 300)
+            message = shorten(f"rank {rank} ended because another rank disconnected: {error}", 300)
+        elif rank and self._is_set(key):
+            return
         if message is None:
             traceback.print_exc()
         else:
             print(f"error: {message}", file=sys.stderr, flush=True)
+        if self.store is not None and rank == 0:
+            self.store.set(key, "")
         for child in self.children:
             child.kill()
         if self.strategy.launcher is not None:  # the launcher may have spawned processes
             self.strategy.launcher.kill(signal.SIGKILL)
+
+    def _is_set(self, key: str) -> bool:
+        """Wait a few seconds for a key in the store, and return whether it was set."""
+        if self.store is None:
+            return False
+        try:
+            self.store.wait([key], timedelta(seconds=REPORT_SECONDS))
+        except RuntimeError:  # not set in time, or rank 0 has ended
+            return False
+        return True
 
     def stop_watching(self) -> None:
         """Remove the launched processes from Lightning's observer.
