@@ -406,9 +406,14 @@ def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 
 
 def metric_states(module: nn.Module) -> dict[str, dict[str, Any]]:
-    """Map the names of a module's metrics to CPU copies of their states. No state_dict contains these states."""
-    found = {}
+    """Map the names of a module's metrics to CPU copies of their states. No state_dict contains these states.
+
+    A `MetricTracker` is mapped to the number of its metrics.
+    """
+    found: dict[str, dict[str, Any]] = {}
     for name, metric in module.named_modules():
+        if _is_tracker(metric):
+            found[name] = {"length": len(metric)}
         if isinstance(metric, Metric):
             states = apply_to_collection(metric.metric_state, Tensor, lambda state: state.detach().cpu().clone())
             found[name] = {"states": states, "count": metric._update_count}
@@ -417,11 +422,19 @@ def metric_states(module: nn.Module) -> dict[str, dict[str, Any]]:
 
 def restore_metric_states(module: nn.Module, saved: dict[str, dict[str, Any]]) -> None:
     """Restore the states of a module's metrics."""
+    for name, tracker in [*module.named_modules()]:
+        while _is_tracker(tracker) and len(tracker) < saved.get(name, {}).get("length", 0):
+            tracker.increment()
     for name, metric in module.named_modules():
         if isinstance(metric, Metric) and name in saved:
             for state, value in saved[name]["states"].items():
                 setattr(metric, state, move_data_to_device(value, metric.device))
             metric._update_count, metric._computed = saved[name]["count"], None
+
+
+def _is_tracker(module: Any) -> bool:
+    """Return whether a module is a `MetricTracker`, which torchmetrics imports only when needed."""
+    return isinstance(module, nn.ModuleList) and hasattr(module, "increment")
 
 
 # ------------------------------------------------------------------------------------------------- weight averaging

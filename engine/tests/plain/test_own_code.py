@@ -13,6 +13,7 @@ from metric_objects import Classifier, Data
 from test_plain import StopAfter
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
+from torchmetrics import MeanMetric, MetricTracker
 
 from helpers import differences
 from lit_engine.checkpoints.io import read
@@ -128,6 +129,26 @@ class Observing(Classifier):
         self.model = nn.Sequential(Observer(), self.model)
 
 
+class Tracked(Classifier):
+    """Logs the lowest mean loss of all epochs."""
+
+    def __init__(self):
+        super().__init__()
+        self.losses = MetricTracker(MeanMetric(), maximize=False)
+
+    def on_train_epoch_start(self):
+        self.losses.increment()
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.losses.update(loss.detach())
+        return loss
+
+    def on_train_epoch_end(self):
+        self.log("lowest", self.losses.best_metric())
+        self.log("epochs", float(self.losses.n_steps))
+
+
 class Teacher(Simple):
     """Omits a frozen teacher from its checkpoints, and adds it when a checkpoint is loaded."""
 
@@ -201,7 +222,14 @@ class Drawing(Classifier):
 
 @pytest.mark.parametrize(
     ("model", "batches"),
-    [("Unfrozen", BATCHES + 5), ("FrozenAtStart", BATCHES + 5), ("Occasional", 2), ("Observing", BATCHES + 5)],
+    [
+        ("Unfrozen", BATCHES + 5),
+        ("FrozenAtStart", BATCHES + 5),
+        ("Occasional", 2),
+        ("Observing", BATCHES + 5),
+        ("Tracked", BATCHES + 5),
+        ("Tracked", BATCHES),
+    ],
 )
 def test_a_resumed_run_is_the_same_to_the_bit(lit, model, batches):
     fit = f"fit --model test_own_code.{model} {DATA}"
