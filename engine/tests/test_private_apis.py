@@ -16,6 +16,7 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loops import training_epoch_loop
+from lightning.pytorch.loops.evaluation_loop import RestartStage
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from torch import nn
@@ -198,10 +199,11 @@ def test_start_as_new_and_count_batches(trainer):
     made = trainer(max_epochs=1)
     made.strategy._lightning_module = module = Module()
     module.trainer = made
-    made.fit_loop.restarting = True
+    made.fit_loop.restarting = made.fit_loop._resuming_from_checkpoint = True
     inner = made.fit_loop.epoch_loop.restarting
     _lightning.start_as_new(made)
     assert not made.fit_loop.restarting
+    assert not made.fit_loop.is_resuming
     assert made.fit_loop.epoch_loop.restarting == inner
     made._data_connector.attach_data(module)
     _lightning.count_batches(made)
@@ -626,6 +628,18 @@ def test_what_was_logged_so_far_can_be_logged_again(tmp_path):
     found = {name: trainer.callback_metrics[name].item() for name in whole}
     assert found["metric"] == whole["metric"]
     assert found["largest"] == whole["largest"]
+
+
+def test_skip_validation_if_not_due(tmp_path):
+    made = trained(Module(), Hooks(0, lambda trainer: None), tmp_path, limit_val_batches=0)
+    loop = made.fit_loop.epoch_loop
+    _lightning.skip_validation_if_not_due(made)
+    assert not loop._should_check_val_fx(None)
+    loop.val_loop._restart_stage = RestartStage.RESTARTED_MID_EVALUATION
+    _lightning.skip_validation_if_not_due(made)
+    assert loop._should_check_val_fx(None)
+    loop._skip_next_val = False  # set by Lightning after it has skipped the validation
+    assert not loop._should_check_val_fx(None)
 
 
 def test_finish_restart(tmp_path):

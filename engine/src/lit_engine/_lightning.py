@@ -185,9 +185,11 @@ def is_between_epochs(trainer: Trainer) -> bool:
 def start_as_new(trainer: Trainer) -> None:
     """Let a resumed fit call all hooks at the start of its next epoch, like a new fit. Lightning 2.0 added this API.
 
-    This calls the base class's setter, because the fit loop's own setter would also reset its inner loops.
+    This calls the base class's setter, because the fit loop's own setter would also reset its inner loops. Lightning
+    must also create the data iterator again. The first one was created with old counters and random numbers.
     """
     _Loop.restarting.fset(trainer.fit_loop, False)  # type: ignore[attr-defined]
+    trainer.fit_loop._resuming_from_checkpoint = False
 
 
 def finish_restart(trainer: Trainer) -> None:
@@ -201,6 +203,18 @@ def finish_restart(trainer: Trainer) -> None:
         loop._load_combined_loader_states()
         iter(loop._data_fetcher)  # type: ignore[arg-type]
     loop._restarting = False
+
+
+def skip_validation_if_not_due(trainer: Trainer) -> None:
+    """Do not repeat an interrupted validation if new options have turned it off. Lightning 2.6 added this API.
+
+    Otherwise, Lightning trains another batch in its place, even if the epoch has no further batches.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    is_due = loop._should_check_val_fx
+    if loop.val_loop.restarted_mid_evaluation and not is_due(trainer.fit_loop._data_fetcher):  # type: ignore[arg-type]
+        loop._skip_next_val = True
+        loop._should_check_val_fx = lambda data_fetcher: loop._skip_next_val or is_due(data_fetcher)  # type: ignore[method-assign]
 
 
 def step_plateau_schedules(trainer: Trainer) -> None:

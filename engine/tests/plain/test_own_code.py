@@ -220,9 +220,37 @@ class Drawing(Classifier):
         return [ModelCheckpoint(monitor="val_loss")]
 
 
+class Buckets(Sampler):
+    """Batch sampler without a length."""
+
+    def __iter__(self):
+        yield from map(list, torch.randperm(300).split(30))
+
+
+class Bucketed(Data):
+    def __init__(self, num_workers: int = 0):
+        super().__init__()
+        self.num_workers = num_workers
+
+    def train_dataloader(self):
+        data = super().train_dataloader().dataset
+        return DataLoader(data, batch_sampler=Buckets(), num_workers=self.num_workers)
+
+
+class Noise(IterableDataset):
+    def __iter__(self):
+        return ((torch.randn(20), index % 3) for index in range(300))
+
+
+class Noisy(Data):
+    def train_dataloader(self):
+        return DataLoader(Noise(), batch_size=30)
+
+
 @pytest.mark.parametrize(
     ("model", "batches"),
     [
+        ("Simple --data test_own_code.Bucketed --data.num_workers=1", BATCHES - 1),
         ("Unfrozen", BATCHES + 5),
         ("FrozenAtStart", BATCHES + 5),
         ("Occasional", 2),
@@ -232,7 +260,7 @@ class Drawing(Classifier):
     ],
 )
 def test_a_resumed_run_is_the_same_to_the_bit(lit, model, batches):
-    fit = f"fit --model test_own_code.{model} {DATA}"
+    fit = f"fit {DATA} --model test_own_code.{model}"
     whole = lit(fit, "--name whole")
     assert whole.status == 0, whole.err
     stop = f"{{class_path: {StopAfter.__module__}.StopAfter, init_args: {{batches: {batches}}}}}"
@@ -241,6 +269,17 @@ def test_a_resumed_run_is_the_same_to_the_bit(lit, model, batches):
     resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
     assert resumed.status == 0, resumed.err
     assert differences(whole.run, resumed.run) == []
+
+
+@pytest.mark.parametrize("data", ["Bucketed", "Noisy"])
+def test_a_run_that_continues_after_an_epoch_is_the_same_to_the_bit(lit, data):
+    fit = f"fit {DATA} --model test_own_code.Simple --data test_own_code.{data}"
+    whole = lit(fit, "--name whole")
+    assert whole.status == 0, whole.err
+    part = lit(fit, "--name part --epochs 1")
+    continued = lit(f"fit {part.run} --epochs 2")
+    assert continued.status == 0, continued.err
+    assert differences(whole.run, part.run) == []
 
 
 class Curriculum(Sampler):

@@ -706,6 +706,17 @@ def test_objects_that_are_defaults_need_no_config(lit, unusual):
     assert lit(f"test {run}").status == 0
 
 
+@pytest.mark.parametrize("options", ["", "--trainer.val_check_interval=5"])
+def test_an_interrupted_validation_can_be_turned_off(lit, monkeypatch, options):
+    fit = f"fit --model=metric_objects.Classifier --data=metric_objects.Data --trainer.max_epochs=2 {options}"
+    with monkeypatch.context() as patch:
+        at_call(patch, Classifier, "validation_step", 3, signal.SIGTERM)  # the first two are the sanity check
+        cut = lit(fit)
+    resumed = lit(f"fit {cut.run} --trainer.limit_val_batches=0")
+    assert resumed.status == 0, resumed.err
+    assert read(cut.run / "checkpoints" / "last.ckpt")["global_step"] == 20
+
+
 def test_a_checkpoint_may_omit_frozen_weights_of_a_module_that_says_so(lit, unusual):
     stop = "--trainer.callbacks+={class_path: test_plain.StopAfter, init_args: {batches: 14}}"
     run = lit("fit --data=metric_objects.Data --model=unusual.Frozen --trainer.max_epochs=2", [stop]).run

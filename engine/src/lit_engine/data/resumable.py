@@ -92,6 +92,8 @@ class ResumableLoader:
             yield batch
         if not in_hook:
             self.passed = epoch, self.order.passes + 1, done
+            # Without a length, Lightning fetches each batch one step early, and the last step has no batch to fetch.
+            seed_everywhere(self.seed, "batch", epoch, done, self.rank)
 
     def _find_place(self, in_hook: bool) -> tuple[int, int, int]:
         """Return the epoch, the index of its next batch (0 in a hook), and the index of this loader."""

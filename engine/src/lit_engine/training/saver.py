@@ -180,6 +180,7 @@ class Saver(Callback):
         elif _lightning.ready_batches(trainer):
             self._check_loader(trainer)
             _lightning.finish_restart(trainer)
+            _lightning.skip_validation_if_not_due(trainer)
             _lightning.log_again(trainer, self._logged)
         self._trainable_at_start = _trainable(pl_module)
         for name, look in zip(LAST_HOOKS, (self.after_start, self.after_step, self.after_validation), strict=True):
