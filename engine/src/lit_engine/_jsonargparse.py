@@ -39,7 +39,7 @@ def find_reason(message: str) -> str:
 
 
 def list_actions(parser: Any) -> list[Any]:
-    """Return a parser's actions, used to suggest options and to complete their values."""
+    """Return the actions of a parser. They are used to suggest options and to complete their values."""
     return parser._actions
 
 

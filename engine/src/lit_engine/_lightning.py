@@ -156,7 +156,7 @@ def loss_scale(trainer: Trainer) -> float:
 
 @contextmanager
 def skip_data_summary() -> Iterator[None]:
-    """Convert data modules to strings without Lightning's summary of their data.
+    """Omit Lightning's summary of the data when converting data modules to strings.
 
     For each link to a missing attribute, jsonargparse formats the data module in a debug message. Lightning's `__str__`
     creates all data loaders, and fails for dicts of loaders.
@@ -183,10 +183,10 @@ def is_between_epochs(trainer: Trainer) -> bool:
 
 
 def start_as_new(trainer: Trainer) -> None:
-    """Let a resumed fit call all hooks at the start of its next epoch, like a new fit. Lightning 2.0 added this API.
+    """Let a resumed fit call all hooks at the start of its next epoch, as in a new fit. Lightning 2.0 added this API.
 
-    This calls the base class's setter, because the fit loop's own setter would also reset its inner loops. Lightning
-    must also create the data iterator again. The first one was created with old counters and random numbers.
+    This calls the base class's setter, because the fit loop's own setter would also reset its inner loops. It
+    also lets Lightning create the data iterator again, because the first one used the counters of the previous epoch.
     """
     _Loop.restarting.fset(trainer.fit_loop, False)  # type: ignore[attr-defined]
     trainer.fit_loop._resuming_from_checkpoint = False
@@ -206,9 +206,9 @@ def finish_restart(trainer: Trainer) -> None:
 
 
 def skip_validation_if_not_due(trainer: Trainer) -> None:
-    """Do not repeat an interrupted validation if new options have turned it off. Lightning 2.6 added this API.
+    """Skip an interrupted validation if the new options disable it. Lightning 2.6 added this API.
 
-    Otherwise, Lightning trains another batch in its place, even if the epoch has no further batches.
+    Without this function, Lightning would train on an extra batch instead, even at the end of the epoch.
     """
     loop = trainer.fit_loop.epoch_loop
     is_due = loop._should_check_val_fx
@@ -422,7 +422,7 @@ def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 def metric_states(module: nn.Module) -> dict[str, dict[str, Any]]:
     """Map the names of a module's metrics to CPU copies of their states. No state_dict contains these states.
 
-    A `MetricTracker` is mapped to the number of its metrics.
+    Each `MetricTracker` is mapped to the number of metrics that it contains.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, metric in module.named_modules():
@@ -447,7 +447,7 @@ def restore_metric_states(module: nn.Module, saved: dict[str, dict[str, Any]]) -
 
 
 def _is_tracker(module: Any) -> bool:
-    """Return whether a module is a `MetricTracker`, which torchmetrics imports only when needed."""
+    """Return whether a module is a `MetricTracker`, without importing this class."""
     return isinstance(module, nn.ModuleList) and hasattr(module, "increment")
 
 

@@ -130,7 +130,7 @@ class Observing(Classifier):
 
 
 class Tracked(Classifier):
-    """Logs the lowest mean loss of all epochs."""
+    """Logs the lowest epoch loss so far."""
 
     def __init__(self):
         super().__init__()

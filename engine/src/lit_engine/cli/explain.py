@@ -45,7 +45,7 @@ _ELSEWHERE = {
 def explain_missing_command() -> str:
     """Return the message for a command line without a command."""
     return (
-        f"the command line must start with a command, such as `{program()} fit -c configs/quickstart.yaml`; "
+        f"the first argument must be a command, as in `{program()} fit -c configs/quickstart.yaml`; "
         f"`{program()} --help` lists the commands, and `{program()} examples` lists the configs"
     )
 

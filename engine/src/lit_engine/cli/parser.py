@@ -309,7 +309,7 @@ class LitCLI(LightningCLI):
         """Return the parser of a subcommand."""
         try:
             cls(project, [command])
-        except UsageError as error:  # required options are missing, but the parser has been created
+        except UsageError as error:  # raised because required options are missing
             return error.parser
         raise AssertionError
 
@@ -319,7 +319,7 @@ class LitCLI(LightningCLI):
         for option in OPTIONS:
             only = "" if len(option.commands) == len(SUBCOMMANDS) else f"{', '.join(option.commands)}: "
             add(f"--{option.name}", type=option.type, default=option.default, help=only + option.help)
-        if self.command != "fit":  # in `fit`, `last` would silently train from scratch in a new process
+        if self.command != "fit":  # `fit --ckpt_path last` would find no checkpoint and silently train from scratch
             add("--ckpt_path", type=str | None, default=None, help=CKPT_PATH)
         kind = Literal["highest", "high", "medium"] | None
         add("--trainer.matmul_precision", type=kind, default=None, help=MATMUL_PRECISION)

@@ -92,7 +92,8 @@ class ResumableLoader:
             yield batch
         if not in_hook:
             self.passed = epoch, self.order.passes + 1, done
-            # Without a length, Lightning fetches each batch one step early, and the last step has no batch to fetch.
+            # If the loader has no length, Lightning fetches each batch one step early, which also seeds that step. For
+            # the last step, there is no batch to fetch.
             seed_everywhere(self.seed, "batch", epoch, done, self.rank)
 
     def _find_place(self, in_hook: bool) -> tuple[int, int, int]:

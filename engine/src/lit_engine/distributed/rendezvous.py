@@ -79,7 +79,7 @@ class Connection:
     def __init__(self, strategy: Any) -> None:
         self.strategy = strategy
         self.children: list[subprocess.Popen] = []
-        self.store: dist.Store | None = None  # once all processes are connected
+        self.store: dist.Store | None = None  # set when all processes are connected
 
     @classmethod
     def of(cls, strategy: Strategy) -> "Connection | None":
@@ -137,7 +137,7 @@ class Connection:
             return False
         try:
             self.store.wait([key], timedelta(seconds=REPORT_SECONDS))
-        except RuntimeError:  # not set in time, or rank 0 has ended
+        except RuntimeError:  # timed out, or rank 0 has already exited
             return False
         return True
 
