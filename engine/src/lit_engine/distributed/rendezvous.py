@@ -125,7 +125,8 @@ class Connection:
         else:
             print(f"error: {message}", file=sys.stderr, flush=True)
         if self.store is not None and rank == 0:
-            self.store.set(key, "")
+            with contextlib.suppress(RuntimeError):  # torchrun's agent has already exited
+                self.store.set(key, "")
         for child in self.children:
             child.kill()
         if self.strategy.launcher is not None:  # the launcher may have spawned processes
