@@ -185,8 +185,8 @@ def is_between_epochs(trainer: Trainer) -> bool:
 def start_as_new(trainer: Trainer) -> None:
     """Let a resumed fit call all hooks at the start of its next epoch, as in a new fit. Lightning 2.0 added this API.
 
-    This calls the base class's setter, because the fit loop's own setter would also reset its inner loops. It
-    also lets Lightning create the data iterator again, because the first one used the counters of the previous epoch.
+    This calls the base class's setter, because the fit loop's own setter would also reset its inner loops. It also
+    lets Lightning create the data iterator again, because the first one used the counters of the previous epoch.
     """
     _Loop.restarting.fset(trainer.fit_loop, False)  # type: ignore[attr-defined]
     trainer.fit_loop._resuming_from_checkpoint = False
