@@ -74,5 +74,5 @@ def test_batch_norm_removes_the_scale_of_the_input():
 
 
 def test_too_small_image_is_an_error_that_says_what_to_change():
-    with pytest.raises(ValueError, match=r"layer 4 \(pool\) .* for images of 4.4 pixels: use fewer 'pool'"):
+    with pytest.raises(ValueError, match=r"layer 4 \(pool\) .* for images of 4.4 pixels: use fewer 'pool' layers"):
         CNN((1, 4, 4), 10, layers=["pool", 8, "pool", 8, "pool"])

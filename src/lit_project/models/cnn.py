@@ -27,7 +27,7 @@ def output_size(size: Sequence[int], layers: Sequence[int | str], padding: int) 
         if min(height, width) < 1:
             raise ValueError(
                 f"layer {position} ({layer}) of {list(layers)} has an empty output for images of {size[0]}×{size[1]} "
-                f"pixels: use fewer 'pool'{'' if padding else ', or padding 1'}"
+                f"pixels: use fewer 'pool' layers{'' if padding else ', or padding 1'}"
             )
     return height, width
 

@@ -160,7 +160,8 @@ class ImageClassifier(Classifier):
             of the target that belongs to the predicted class.
         penalty: penalty for large weights. It is added to the training loss, but logged separately as `train/penalty`.
         test_time_flips: `test` and `predict` also average the probabilities over these flips of the image.
-        test_time_shift: `test` and `predict` also average over four shifts by this many pixels (see `views`).
+        test_time_shift: `test` and `predict` also average the probabilities over four images that are each shifted by
+            this many pixels (see `views`).
         **kwargs: arguments of `Classifier` and `Task`.
 
     Raises:

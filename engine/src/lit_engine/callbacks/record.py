@@ -153,8 +153,8 @@ class RunRecord(Callback):
 
     Attributes:
         started: whether training has started. A new run directory is deleted if training never starts.
-        provenance: entry for provenance.json, written with config.yaml when training starts. Neither provenance.json
-            nor config.yaml changes if the run is rejected or already finished.
+        provenance: entry for provenance.json, which is written when training starts. Neither provenance.json nor
+            config.yaml changes if the run is rejected or already finished.
         hyper_parameters: hyperparameters of the model as plain data, which are stored in checkpoints.
         is_unchanged: whether a run is resumed with its own options.
     """

@@ -77,7 +77,7 @@ def prepare(args: Sequence[str]) -> Invocation:
     before each list of mappings.
 
     Raises:
-        UserError: an option lacks its value, a config contains no options, or `--run` is not a run directory.
+        UserError: an option has no value, a config contains no options, or `--run` is not a run directory.
     """
     given = list(pairs(args))
     first = dict(reversed(given))  # the first value of each option

@@ -140,7 +140,7 @@ class RunDir:
 
     @classmethod
     def latest(cls, runs: str | Path, config: str | None = None) -> "RunDir":
-        """Return the most recently started or resumed run that has checkpoints, for all configs or one config.
+        """Return the most recently started or resumed run that has checkpoints, of any config or of the given one.
 
         The time comes from provenance.json, because copying or touching a file changes its modification time.
 

@@ -142,6 +142,6 @@ def _fits(optimizer: Optimizer, saved: Mapping[str, Any]) -> bool:
 
 
 def use_trained_weights(content: dict[str, Any], callbacks: Iterable[Callback]) -> None:
-    """Replace the averaged weights in a checkpoint with the trained weights if no callback continues the average."""
+    """Replace the averaged weights in a checkpoint with the trained weights if no callback continues the averaging."""
     if "current_model_state" in content and not any(isinstance(one, WeightAveraging) for one in callbacks):
         content["state_dict"] = content.pop("current_model_state")

@@ -71,7 +71,10 @@ class Metrics:
                 metric.update(*values)
 
     def compute(self) -> dict[str, float]:
-        """Return all metrics. Vector elements that are not NaN are named `NAME/PART`. All processes must call this."""
+        """Return all metrics. All processes must call this.
+
+        Elements of vectors are named `NAME/PART`. Elements that are NaN are omitted.
+        """
         found: dict[str, float] = {}
         for name, metric in self.named.items():
             with _name_errors(type(metric), self.shapes):

@@ -41,7 +41,8 @@ def export(args: Sequence[str]) -> int:
 
     Raises:
         UserError: an option is invalid, or packages, weights or data are missing. Also raised if the model cannot be
-            exported or the outputs of a file differ from `predict`. No file is written in any of these cases.
+            exported, or if an exported file's outputs differ from those of `predict`. No file is written in any of
+            these cases.
     """
     options = option_parser().parse_args(list(args))
     formats = list(dict.fromkeys(options.format.split(",")))
