@@ -41,7 +41,7 @@ def test_sample_tables_of_a_run(run):
 
 def row(index, hypothesis, *references, source=None):
     text = PairText(source or f"source {index}", references[0], list(references), "")
-    return Row(index, text, hypothesis, -1.0, [5])
+    return Row(index, text, hypothesis, [5])
 
 
 def test_best_worst_and_random():

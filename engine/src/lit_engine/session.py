@@ -5,7 +5,6 @@
 
 import gc
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -26,7 +25,6 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 from lightning.pytorch.plugins.io import CheckpointIO
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.nn.parameter import is_lazy
 
 from lit_engine._lightning import NoProfiler, reconfigure
@@ -37,13 +35,13 @@ from lit_engine.checkpoints.callback import Checkpoint, LossCheckpoint, fast_dev
 from lit_engine.checkpoints.choose import choose_checkpoint, find_newest_checkpoint, weights_of
 from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read
 from lit_engine.checkpoints.warm_start import check_fits, check_kept, warm_start
-from lit_engine.cli.explain import explain
+from lit_engine.cli.explain import short_message
 from lit_engine.cli.parser import NEW_SAMPLES, LitCLI, prepare
 from lit_engine.data.module import has_test
 from lit_engine.distributed.processes import first_if_alone, is_first, print_once, warn_once
 from lit_engine.distributed.rendezvous import Connection, follow_launcher
-from lit_engine.errors import NonFiniteError, UserError, explain_no_access, first_of
-from lit_engine.project import Project, is_debugging, program
+from lit_engine.errors import NonFiniteError, UserError, first_of
+from lit_engine.project import Project, program
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import iterate_changes
 from lit_engine.run.provenance import hide, provenance, versions
@@ -66,7 +64,7 @@ def run(project: Project, args: Sequence[str]) -> int:
         {"fit": session.fit, "predict": session.predict}.get(session.command, session.evaluate)()
         status = session.status
     except Exception as error:
-        message = _shorten(error, args)
+        message = short_message(error, args)
         status = 1 if message is None else 2
         # torchrun sends a signal to the remaining processes. This signal must not interrupt the report.
         session.signals.deferred = True
@@ -88,27 +86,6 @@ def run(project: Project, args: Sequence[str]) -> int:
         gc.collect()
         return run(project, again)
     return status
-
-
-def _shorten(error: Exception, args: Sequence[str]) -> str | None:
-    """Return a short message for an error that the user can fix, or None."""
-    if is_debugging():
-        return None
-    # raised by torch's inductor
-    if re.search(r"No working C\+\+ compiler|Failed to find C compiler", str(error)):
-        return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
-    # Errors about a logged value, such as a tensor with several elements, about a checkpoint that does not fit the
-    # layers created by a hook, or about a hook of Lightning 1
-    if str(error).startswith(("`self.log(", "Error(s) in loading state_dict for ", "Support for `")):
-        return str(error)
-    if isinstance(error, ValueError) and "different number of parameter groups" in str(error):
-        return (
-            "the optimizer in the checkpoint has a different number of parameter groups. If a hook adds groups, create "
-            "them in configure_optimizers, or continue from the last weights as a new run with --fork"
-        )
-    if isinstance(error, OSError):
-        return explain_no_access(error)
-    return explain(error, args) if isinstance(error, UserError | MisconfigurationException) else None
 
 
 class Session:
@@ -151,29 +128,68 @@ class Session:
 
     def fit(self) -> None:
         """Train, then test the best checkpoint if `test_after_fit` is set and there is a test split."""
-        if self.options.plan:
+        options = self.options
+        if options.plan:
             resolve_name(PLAN)(self)
             return
-        # prepare the run, then load the weights of another run if requested
         trainer, model, datamodule = self.prepare()
-        options, run = self.options, self.run
-        facts: dict[str, Any] = {}
-        if is_first():
-            facts = {
-                "config": self.config_name,
-                "seed": options.seed_everything,
-                "processes": trainer.world_size,
-                **{name: options[name] for name in ("init_from", "init_prefixes") if options[name]},
-                "headline": get_headline_metric(model),
-                **({"fork": self.fork.origin} if self.fork else {}),
-                **provenance(),
-                "changed": self.cli.changed(),
-            }
-        best = best_checkpoint(trainer)
+        facts = self._provenance(trainer, model) if is_first() else {}
+        self._describe_to_loggers(facts, best_checkpoint(trainer))
+        self._initialize(trainer, model, datamodule)
+        if options.find or options.plot_lr:
+            if options.find:
+                resolve_name(FIND)(options.find, trainer, model, datamodule)
+            else:
+                resolve_name(PLOT_LR)(trainer, model, datamodule)
+            self.has_content = (self.run.path / "figures").exists()
+            return
+        warn_of_emulation(trainer)
+        smoke = fast_dev_run(trainer)
+        self.record.provenance = None if smoke else facts
+        try:
+            self._train(trainer, model, datamodule)
+        finally:
+            self.has_content = self.record.started and not smoke
+        if self.again:
+            return
+        self.is_page_outdated = not smoke
+        tests = options.test_after_fit and not smoke and has_test(datamodule)
+        if not self.record.started:
+            done = f"{trainer.current_epoch} epochs ({trainer.global_step} steps)"
+            print_once(f"nothing to do: the run has already finished, after {done}")
+            tests = tests and "test" not in trainer.strategy.broadcast(self.run.metrics())
+        best, last = best_checkpoint(trainer), self.run.checkpoints / "last.ckpt"
+        self.checkpoint = last if last.exists() else None
+        if best is not None and best.best_model_score is not None and os.path.exists(best.best_model_path):
+            self.checkpoint = Path(best.best_model_path)
+            print_once(f"best checkpoint: {self.checkpoint} ({best.monitor} {best.best_model_score:.4f})")
+        if tests:
+            self._score("test", trainer, model, datamodule)
+
+    def _provenance(self, trainer: Trainer, model: LightningModule) -> dict[str, Any]:
+        """Return the new entry for provenance.json."""
+        options = self.options
+        return {
+            "config": self.config_name,
+            "seed": options.seed_everything,
+            "processes": trainer.world_size,
+            **{name: options[name] for name in ("init_from", "init_prefixes") if options[name]},
+            "headline": get_headline_metric(model),
+            **({"fork": self.fork.origin} if self.fork else {}),
+            **provenance(),
+            "changed": self.cli.changed(),
+        }
+
+    def _describe_to_loggers(self, facts: dict[str, Any], best: ModelCheckpoint | None) -> None:
+        """Pass the config, the provenance and the monitored metric to loggers that record them, such as W&B."""
         for logger in self.loggers:
-            if hasattr(logger, "description"):  # W&B
+            if hasattr(logger, "description"):
                 logger.description, logger.command = {**self.cli.plain, "provenance": facts}, self.command
                 logger.monitor = None if best is None else (str(best.monitor), best.mode)
+
+    def _initialize(self, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
+        """Prepare a resumed or forked run, or load the weights of another run if requested."""
+        options, run = self.options, self.run
         if self.fork is not None:
             self.fork.adapt(run.path, self.cli.plain, trainer, model, datamodule)
         elif self.checkpoint is not None:
@@ -184,18 +200,14 @@ class Session:
             weights = weights_of(options.init_from)
             found = warm_start(model, weights, options.init_prefixes, options.init_strict)
             print_once(f"weights from {weights}:\n{found}")
-        if options.find or options.plot_lr:
-            if options.find:
-                resolve_name(FIND)(options.find, trainer, model, datamodule)
-            else:
-                resolve_name(PLOT_LR)(trainer, model, datamodule)
-            self.has_content = (run.path / "figures").exists()
-            return
-        warn_of_emulation(trainer)
 
-        # fit
-        smoke = fast_dev_run(trainer)
-        self.record.provenance = None if smoke else facts
+    def _train(self, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
+        """Train until the end, or set `again` if memory ran out.
+
+        Raises:
+            Interrupted: a signal arrived while the last figures were being drawn.
+            UserError: the validation interval or the metric to monitor is invalid.
+        """
         try:
             trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
         except ValueError as error:
@@ -211,27 +223,10 @@ class Session:
                 raise
             known = ", ".join(sorted(name for name in trainer.callback_metrics if name.count("/") < 2))
             raise UserError(f"{str(error).partition(' Pass in')[0]} Available metrics: {known}") from error
-        finally:
-            self.has_content = self.record.started and not smoke
         self.event = "stopped early" if trainer.should_stop else self.event
         self.signals.deferred = False
-        if self.signals.number:  # a signal arrived while the last figures were being drawn
+        if self.signals.number:
             raise Interrupted(self.signals.number)
-
-        # report
-        tests = options.test_after_fit and not smoke and has_test(datamodule)
-        if not self.record.started:
-            done = f"{trainer.current_epoch} epochs ({trainer.global_step} steps)"
-            print_once(f"nothing to do: the run has already finished, after {done}")
-            tests = tests and "test" not in trainer.strategy.broadcast(run.metrics())
-        best, last = best_checkpoint(trainer), run.checkpoints / "last.ckpt"
-        self.checkpoint = last if last.exists() else None
-        if best is not None and best.best_model_score is not None and os.path.exists(best.best_model_path):
-            self.checkpoint = Path(best.best_model_path)
-            print_once(f"best checkpoint: {self.checkpoint} ({best.monitor} {best.best_model_score:.4f})")
-        self.is_page_outdated = not smoke
-        if tests:
-            self._score("test", trainer, model, datamodule)
 
     def _halve_batches(self, trainer: Trainer) -> None:
         """Make `run` repeat the step in which memory ran out, but with half the micro-batch size."""
@@ -269,8 +264,9 @@ class Session:
                     name = type(datamodule).__name__
                     raise UserError(f"{name} cannot predict on {what}: define predicts_on = {kind!r} and predict_from")
                 table.inputs = datamodule.predict_from(self.options[kind])
-                source = getattr(datamodule, "predict_source", kind)
-                table.file = table.file.with_name(f"{source}.csv")
+                path = Path(self.options[kind]).expanduser()
+                source = f"{kind}_{path.stem if path.is_file() else path.resolve().name}"
+                datamodule.predict_source, table.file = source, table.file.with_name(f"{source}.csv")
         trainer.predict(
             model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False
         )
@@ -312,9 +308,11 @@ class Session:
         if self.checkpoint is not None and content is not None:
             fill_linked(data, self.cli.links, content)  # for example, class names from a folder that is missing
             self.checkpoint_io.loaded[self.checkpoint] = content
-        elif self.options.init_from and data.get("keep_vocabularies"):  # class names always come from the new data
-            links = {name: argument for name, argument in self.cli.links.items() if name == "vocabularies"}
-            fill_linked(data, links, read(weights_of(self.options.init_from)))
+        elif self.options.init_from:
+            # For example, `keep_vocabularies` is an option of translation data.
+            kept = {name: argument for name, argument in self.cli.links.items() if data.get(f"keep_{name}")}
+            if kept:
+                fill_linked(data, kept, read(weights_of(self.options.init_from)))
         self.cli.make(self.run.path, bool(self.checkpoint or self.options.init_from), self._parts)
         trainer, model = self.cli.trainer, self.cli.model
         self.record.hyper_parameters = self.cli.hyper_parameters

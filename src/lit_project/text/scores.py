@@ -4,6 +4,7 @@ Importing sacrebleu takes a quarter of a second, so functions import it only whe
 """
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 # Languages without spaces between words. sacrebleu tokenises Chinese and splits all other text into characters.
@@ -13,12 +14,6 @@ UNSPACED = {"zh": "zh", "ja": "char", "th": "char", "lo": "char", "km": "char", 
 def tokeniser(language: str) -> str:
     """Return the name of sacrebleu's tokeniser for a language. Languages with spaces between words use "13a"."""
     return UNSPACED.get(language.lower().replace("_", "-").split("-")[0], "13a")
-
-
-def _streams(references: Sequence[Sequence[str]]) -> list[list[Any]]:
-    """Transpose references, so that list i contains reference i of every sentence. Missing references are None."""
-    most = max(map(len, references))
-    return [[own[i] if i < len(own) else None for own in references] for i in range(most)]
 
 
 def corpus_scores(
@@ -36,7 +31,7 @@ def corpus_scores(
     """
     from sacrebleu.metrics import BLEU, CHRF
 
-    streams = _streams(references)
+    streams: list[Any] = list(zip_longest(*references))  # stream i contains reference i of every sentence, or None
     # `force=True` only suppresses a warning about spaces before full stops.
     metrics = {"bleu": BLEU(tokenize=tokeniser(language), force=True), "chrf": CHRF()}
     return {
@@ -64,13 +59,13 @@ def lowercase_tokenised_bleu(
 
     if tokeniser(language) != "13a":
         bleu = BLEU(lowercase=True, tokenize=tokeniser(language), force=True)
-        return bleu.corpus_score(hypotheses, _streams(references)).score, str(bleu.get_signature())
+        return bleu.corpus_score(hypotheses, list(zip_longest(*references))).score, str(bleu.get_signature())
     tokenizer, normalizer = MosesTokenizer(lang=language), MosesPunctNormalizer(lang=language)
 
     def tokenised(text: str) -> str:
         return tokenizer.tokenize(normalizer.normalize(text).lower(), return_str=True, escape=False)
 
-    streams = _streams([[tokenised(text) for text in own] for own in references])
+    streams: list[Any] = list(zip_longest(*([tokenised(text) for text in own] for own in references)))
     bleu = BLEU(tokenize="none", force=True)
     score = bleu.corpus_score([tokenised(text) for text in hypotheses], streams).score
     signature = str(bleu.get_signature()).replace("case:mixed", "case:lc").replace("tok:none", f"tok:moses-{language}")
@@ -86,4 +81,4 @@ def group_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], l
     from sacrebleu.metrics import BLEU
 
     bleu = BLEU(effective_order=True, tokenize=tokeniser(language), force=True)
-    return bleu.corpus_score(hypotheses, _streams(references)).score
+    return bleu.corpus_score(hypotheses, list(zip_longest(*references))).score

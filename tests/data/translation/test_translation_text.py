@@ -109,4 +109,4 @@ def test_a_sentence_of_just_the_greatest_length_is_kept():
     ids = [[5, 6, 7], [5, 6, 7, 8]]
     kept = filter_by_length(ids, ids, [("a", "b"), ("c", "d")], max_length=3, overlong="drop")
     assert kept[:2] == ([[5, 6, 7]], [[5, 6, 7]])
-    assert kept[2]["dropped"] == 1
+    assert kept[2] == 1

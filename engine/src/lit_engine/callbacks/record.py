@@ -19,7 +19,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from lit_engine._lightning import has_validated, logged_values, scales_loss, set_ended, set_root_dir, set_should_stop
+from lit_engine._lightning import has_validated, logged_values, scales_loss, set_ended, set_root_dir
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.data.fingerprint import fingerprints
 from lit_engine.data.module import accumulation_steps
@@ -201,11 +201,11 @@ class RunRecord(Callback):
             _check_watched(trainer)
         self._start = perf_counter()
         if self._stopped and self.is_unchanged:
-            set_should_stop(trainer, True)
+            trainer.should_stop = True
         for one in trainer.early_stopping_callbacks:
             exhausted = one.stopping_reason == EarlyStoppingReason.PATIENCE_EXHAUSTED
             if (one.stopped_epoch > 0 and not exhausted) or one.wait_count >= max(1, one.patience):
-                set_should_stop(trainer, True)
+                trainer.should_stop = True
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin(trainer)

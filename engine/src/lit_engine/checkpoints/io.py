@@ -1,6 +1,5 @@
 """Writes checkpoints atomically, and reads them without running any code that they contain."""
 
-import contextlib
 import os
 import pickle
 import zipfile
@@ -14,6 +13,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from lit_engine.classes.names import resolve_class_paths
 from lit_engine.errors import CheckpointError, first_of
+from lit_engine.run.directory import replacement
 
 
 def is_intact(path: Path) -> bool:
@@ -90,27 +90,22 @@ class SafeCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Replace `path` with a complete new file, or raise CheckpointError and keep the old file unchanged."""
         path = Path(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            if found := get_unsafe_globals_in_checkpoint(temporary):
-                raise CheckpointError(
-                    f"{path} could not be loaded again, because it would contain {first_of(found)}: store tensors and "
-                    "plain data in on_save_checkpoint and state_dict, such as torch.as_tensor(array)"
-                )
-            os.replace(temporary, path)
+            with replacement(path) as temporary:
+                with temporary.open("wb") as file:
+                    torch.save(checkpoint, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                if found := get_unsafe_globals_in_checkpoint(temporary):
+                    raise CheckpointError(
+                        f"{path} could not be loaded again, because it would contain {first_of(found)}: store tensors "
+                        "and plain data in on_save_checkpoint and state_dict, such as torch.as_tensor(array)"
+                    )
         except (OSError, RuntimeError) as error:
             if error.__context__ is not None and not isinstance(error.__context__, Exception):
                 raise error.__context__ from None  # a signal arrived during torch.save
             kept = f"; the earlier {path.name} is intact" if path.exists() else ""
             raise CheckpointError(f"cannot save {path}: {_reason(error)}{kept}") from error
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """Load a checkpoint with `read`, which never executes code, regardless of `weights_only`."""

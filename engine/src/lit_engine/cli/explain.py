@@ -1,27 +1,22 @@
-"""Functions that split command lines, and reduce jsonargparse's nested messages to a key, a reason and a suggestion."""
+"""Reduces jsonargparse's nested messages to a key, a reason and a suggestion."""
 
-import argparse
 import inspect
-import math
 import re
-import shutil
-import sys
 import sysconfig
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
 from traceback import extract_tb
-from typing import Any, Never
+from typing import Any
 
 from lit_engine._jsonargparse import find_reason, list_actions
-from lit_engine.errors import UserError, did_you_mean, nearest
-from lit_engine.project import program
+from lit_engine.cli.arguments import UsageError
+from lit_engine.cli.options import SHORT
+from lit_engine.errors import UserError, did_you_mean, explain_no_access, nearest
+from lit_engine.project import is_debugging
 
-CONFIG = "--config"
-SUBCOMMANDS = ("fit", "validate", "test", "predict")
 # Suggestions for a class name without a module come from the project, the library and these modules.
 CLASS_MODULES = (
     "torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers",
@@ -42,63 +37,6 @@ _ELSEWHERE = {
 }
 
 
-def explain_missing_command() -> str:
-    """Return the message for a command line without a command."""
-    return (
-        f"the first argument must be a command, as in `{program()} fit -c configs/quickstart.yaml`; "
-        f"`{program()} --help` lists the commands, and `{program()} examples` lists the configs"
-    )
-
-
-class UsageError(UserError):
-    """A command line or config that could not be parsed. `parser` is the parser that raised the error."""
-
-    def __init__(self, message: str, parser: Any) -> None:
-        super().__init__(message)
-        self.parser = parser
-
-
-def fit_width(text: str) -> str:
-    """Wrap lines that are wider than the terminal. If a line has two columns, only the second one is wrapped."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
-    lines: list[str] = []
-    for line in text.splitlines():
-        if len(line) > width:
-            margin = len(line) - len(line.lstrip())
-            first = re.match(r"\s*\S+(?: \S+)* {2,}", line)  # the first of two columns
-            column = first.end() if first else margin
-            if first and column > width / 2:  # too little space for the second column
-                lines.append(line[:column].rstrip())
-                line, column = f"{' ' * (margin + 4)}{line[column:]}", margin + 4
-            lines += textwrap.wrap(line, int(width), subsequent_indent=" " * column, break_long_words=False,
-                                   break_on_hyphens=False)  # fmt: skip
-        else:
-            lines.append(line)
-    return "\n".join(lines)
-
-
-class OptionParser(argparse.ArgumentParser):
-    """Parser for a command with its own options. It rejects abbreviations, and errors do not print the usage."""
-
-    def __init__(self, command: str, about: str | None, **more: Any) -> None:
-        form = argparse.RawDescriptionHelpFormatter
-        super().__init__(f"{program()} {command}", description=about, formatter_class=form, allow_abbrev=False, **more)
-
-    def format_help(self) -> str:
-        return fit_width(super().format_help()) + "\n"
-
-    def error(self, message: str) -> Never:
-        """Stop parsing with an error.
-
-        Raises:
-            UserError: if an argument is missing.
-            UsageError: for any other error.
-        """
-        if missing := re.search(r"arguments are required: (.*)|one of the arguments (\S+) .*is required", message):
-            raise UserError(f"{self.prog} needs {missing[1] or missing[2]}; see {self.prog} --help")
-        raise UsageError(message.removeprefix("argument "), self)
-
-
 # Explains how the library's data modules support these options.
 BASES = {
     **dict.fromkeys(
@@ -108,33 +46,27 @@ BASES = {
 }
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """Return an argparse type that rejects integers below `least`."""
-
-    def parse(text: str) -> int:
-        number = int(text)
-        if number < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}, got {number}")
-        return number
-
-    parse.__name__ = "int"  # argparse shows this name if a value is not a number
-    return parse
-
-
-def pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield each option with its value. The value is None for flags and for words that are not options."""
-    rest = list(reversed(args))
-    while rest:
-        word = rest.pop()
-        if short := re.fullmatch(r"-c=?(.*)", word, re.DOTALL):
-            word = f"{CONFIG}={short[1]}" if short[1] else CONFIG
-        option, joined, value = word.partition("=")
-        if not option.startswith("--") or option in ("--help", "--print_config"):
-            yield word, None
-        elif joined:
-            yield option, value
-        else:
-            yield option, None if not rest or re.match(r"-[^\d.]", rest[-1]) else rest.pop()
+def short_message(error: Exception, args: Sequence[str]) -> str | None:
+    """Return a short message for an error that the user can fix, or None if the traceback should be shown."""
+    if is_debugging():
+        return None
+    # raised by torch's inductor
+    if re.search(r"No working C\+\+ compiler|Failed to find C compiler", str(error)):
+        return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
+    # Errors about a logged value, such as a tensor with several elements, about a checkpoint that does not fit the
+    # layers created by a hook, or about a hook of Lightning 1
+    if str(error).startswith(("`self.log(", "Error(s) in loading state_dict for ", "Support for `")):
+        return str(error)
+    if isinstance(error, ValueError) and "different number of parameter groups" in str(error):
+        return (
+            "the optimizer in the checkpoint has a different number of parameter groups. If a hook adds groups, create "
+            "them in configure_optimizers, or continue from the last weights as a new run with --fork"
+        )
+    if isinstance(error, OSError):
+        return explain_no_access(error)
+    # The class name is enough here, because importing Lightning takes seconds.
+    is_expected = isinstance(error, UserError) or type(error).__name__ == "MisconfigurationException"
+    return explain(error, args) if is_expected else None
 
 
 def explain(error: Exception, args: Sequence[str] = ()) -> str:
@@ -186,8 +118,6 @@ def _option_meant(reason: str, parser: Any) -> str:
     options = [string for string in strings if string.startswith("--")]
     dashed = re.findall(r"(?<!\S)--?\w[\w.]*", reason)
     if dashed:
-        from lit_engine.cli.options import SHORT  # imports this module
-
         short = [f"--{name}" for name in SHORT] if f"--{SHORT['epochs']}" in options else []
         return "" if dashed[0] in options else did_you_mean(dashed[0], [*options, *short])
     if config := re.search(r"\S+\.ya?ml$", reason):

@@ -20,11 +20,12 @@ from pathlib import Path
 from types import ModuleType
 
 from lit_engine._torchmetrics import import_lazily
-from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, explain, explain_missing_command, fit_width, pairs
+from lit_engine.cli.arguments import CONFIG, SUBCOMMANDS, fit_width, pairs
+from lit_engine.cli.explain import short_message
 from lit_engine.cli.options import format_short_help
 from lit_engine.cli.shorthand import expand
-from lit_engine.errors import UserError, explain_no_access, nearest
-from lit_engine.project import Project, current, is_debugging, program, use
+from lit_engine.errors import UserError, nearest
+from lit_engine.project import Project, current, program, use
 from lit_engine.run.directory import RunDir
 
 # Maps commands to their functions in `lit_engine.tools` and their descriptions. The functions receive the remaining
@@ -151,21 +152,16 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
         status = getattr(_imported(module), function)(args[1:])
         sys.stdout.flush()
         return status
-    except UserError as error:
-        if is_debugging():
-            raise
-        print(f"error: {explain(error, args)}", file=sys.stderr)
-        return 2
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout at exit
         return 128 + signal.SIGPIPE
-    except OSError as error:
-        if is_debugging() or (reason := explain_no_access(error)) is None:
-            raise
-        print(f"error: {reason}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except Exception as error:
+        if (message := short_message(error, args)) is None:
+            raise
+        print(f"error: {message}", file=sys.stderr)
+        return 2
 
 
 def all_commands(project: Project) -> dict[str, str]:
@@ -192,7 +188,10 @@ def _imported(name: str) -> ModuleType:
 def check_early(args: Sequence[str], commands: Sequence[str]) -> None:
     """Raise UserError for mistakes that can be found before Lightning is imported, which takes seconds."""
     if not args or args[0].startswith("-"):
-        raise UserError(explain_missing_command())
+        raise UserError(
+            f"the first argument must be a command, as in `{program()} fit -c configs/quickstart.yaml`; "
+            f"`{program()} --help` lists the commands, and `{program()} examples` lists the configs"
+        )
     if args[0] not in commands:
         raise UserError(_unknown_command(args[0], commands))
     runs = [str(value) for option, value in pairs(args) if option == "--run"]

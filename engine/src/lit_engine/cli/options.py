@@ -6,7 +6,7 @@ This module imports neither torch nor Lightning, so that `fit --help` is printed
 import argparse
 from typing import Any, Literal, NamedTuple
 
-from lit_engine.cli.explain import SUBCOMMANDS, OptionParser
+from lit_engine.cli.arguments import SUBCOMMANDS, OptionParser
 from lit_engine.project import program
 
 

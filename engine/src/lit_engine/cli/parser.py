@@ -27,7 +27,8 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lit_engine._jsonargparse import find_reason
 from lit_engine._lightning import remember_missing_cuda, skip_data_summary
 from lit_engine.classes.names import check_config, drop_weights, find_argument, resolve_class_name, resolve_class_paths
-from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, UsageError, locate_error, pairs
+from lit_engine.cli.arguments import CONFIG, SUBCOMMANDS, UsageError, pairs
+from lit_engine.cli.explain import locate_error
 from lit_engine.cli.options import ABOUT, CKPT_PATH, FLAGS, MATMUL_PRECISION, OPTIONS
 from lit_engine.data.module import build_datamodule
 from lit_engine.distributed.processes import is_first
@@ -38,8 +39,8 @@ from lit_engine.run.options import options_of, same_value
 from lit_engine.training.plain import LOADERS, OWN_DATA, OwnData
 from lit_engine.training.task import Task
 
-_OF_TEXT = (f"--{option.name}" for option in OPTIONS if option.type in (str, str | None))
-NEED_A_VALUE = (CONFIG, "--ckpt_path", "--notify", *_OF_TEXT)
+TEXTS = (f"--{option.name}" for option in OPTIONS if option.type in (str, str | None))
+NEED_A_VALUE = (CONFIG, "--ckpt_path", "--notify", *TEXTS)
 
 # Options of `predict` for new samples, with a description of their content.
 # A data module's `predicts_on` is one of these options.

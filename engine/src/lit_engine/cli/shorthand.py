@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, pairs
+from lit_engine.cli.arguments import CONFIG, SUBCOMMANDS, pairs
 from lit_engine.cli.options import FLAGS, SHORT
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import Project

@@ -347,9 +347,7 @@ class ImageData(SplitData):
         Raises:
             DataError: if the folder does not exist or contains no image file.
         """
-        place = Path(folder).expanduser()
-        self.new = PictureFiles(place, self.input_shape, self.crop)
-        self.predict_source = f"images_{place.stem if place.is_file() else place.resolve().name}"
+        self.new = PictureFiles(Path(folder).expanduser(), self.input_shape, self.crop)
         return {number: {"file": str(file)} for number, file in enumerate(self.new.files)}
 
     def transfer_batch_to_device(self, batch: ImageBatch, device: torch.device, dataloader_idx: int) -> ImageBatch:

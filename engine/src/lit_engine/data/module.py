@@ -89,7 +89,7 @@ class SplitData(LightningDataModule):
         splits: loaded data by split name.
         sample_weights: weight of each training sample `(N,)`, set by `setup` if `sampling` is used.
         new: samples that `predict` uses instead of the test split. They are set by `predict_from`.
-        predict_source: name of the input to `predict`, which is used to name the output file.
+        predict_source: name of the input to `predict` and of the output file, such as `test` or `images_FOLDER`.
 
     Raises:
         DataError: if a batch size is below 1, both training batch sizes are set, or the fold does not exist.

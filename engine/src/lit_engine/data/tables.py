@@ -290,7 +290,6 @@ class TabularData(SplitData):
         except DataError:  # some targets are unknown
             targets = torch.full((len(features), self.output_size), math.nan, dtype=WIDE)
         self.new = Rows(TableBatch, features, targets)
-        self.predict_source = f"table_{table.file.stem}"
         return table.inputs()
 
 

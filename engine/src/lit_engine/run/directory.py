@@ -20,7 +20,8 @@ import io
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,17 +45,25 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a binary file atomically, like `write_text`."""
-    given, path = path, path.resolve()
+    try:
+        with replacement(path.resolve()) as temporary:
+            temporary.write_bytes(content)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None  # report the path that the user knows
+        raise
+
+
+@contextmanager
+def replacement(path: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file, which replaces `path` at the end unless an error occurs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(content)
+        yield temporary
         temporary.replace(path)
-    except OSError as error:
-        error.filename, error.filename2 = str(given), None  # report the path that the user knows
-        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = (), header: bool = True) -> str:

@@ -54,9 +54,9 @@ def recorded_name(name: str, stage: str) -> str:
     return name if stage in ("train", get_stage(name)) else f"{stage}/{name}"
 
 
-def find_metric(name: str, known: Iterable[str]) -> str:
-    """Return the recorded name of a metric. Prefer validation metrics. If the metric is unknown, return `name`."""
-    names = (recorded_name(name, "val"), name, recorded_name(name, "test"))
+def find_metric(name: str, known: Iterable[str], stages: tuple[str, str] = ("val", "test")) -> str:
+    """Return the recorded name of a metric, from the first of two stages that has it. Unknown names are unchanged."""
+    names = (recorded_name(name, stages[0]), name, recorded_name(name, stages[1]))
     return next((one for one in names if one in known), name)
 
 

@@ -11,7 +11,7 @@ from importlib import import_module
 import shtab
 
 from lit_engine._jsonargparse import list_actions
-from lit_engine.cli.explain import SUBCOMMANDS, OptionParser
+from lit_engine.cli.arguments import SUBCOMMANDS, OptionParser
 from lit_engine.cli.main import all_commands
 from lit_engine.project import current, program
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lit_engine.cli.explain import OptionParser, fit_width
+from lit_engine.cli.arguments import OptionParser, fit_width
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import current, program
 

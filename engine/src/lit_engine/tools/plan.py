@@ -10,15 +10,15 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ProgressBar
 
-from lit_engine._lightning import limit_loops, reconfigure, skip_sanity_check
+from lit_engine._lightning import limit_loops, reconfigure
 from lit_engine.callbacks.progress import ProgressLines
 from lit_engine.callbacks.record import MetricsCSV
 from lit_engine.data.module import accumulation_steps
 from lit_engine.distributed.processes import is_first, measure_peak_memory, print_once
 from lit_engine.errors import UserError
 from lit_engine.session import Session, accumulating
-from lit_engine.tools.json_output import json_document
 from lit_engine.tools.lr_finder import PlanDone
+from lit_engine.tools.output import json_document
 from lit_engine.tools.profile import memory_line, synchronized_time
 from lit_engine.tools.runs.columns import duration
 from lit_engine.training.exact import totals_of
@@ -182,7 +182,7 @@ def attempt(session: Session) -> Meter:
     device, every = trainer.strategy.root_device, trainer.check_val_every_n_epoch
     if isinstance(model, Task):
         model.schedules = []  # schedules depend on the length of the actual run
-    skip_sanity_check(trainer)
+    trainer.num_sanity_val_steps = 0
     callbacks, count, meter = trainer.callbacks, Count(every), Meter()  # type: ignore[attr-defined]
     loggers = [one for one in trainer.loggers if isinstance(one, MetricsCSV)]
     reconfigure(trainer, callbacks=[count], loggers=[], check_val_every_n_epoch=every and 1)

@@ -17,10 +17,11 @@ from typing import Any
 
 from lit_engine._jsonargparse import schema_parts
 from lit_engine.classes.names import LIBRARY, index_classes
-from lit_engine.cli.explain import CLASS_MODULES, OptionParser
+from lit_engine.cli.arguments import OptionParser
+from lit_engine.cli.explain import CLASS_MODULES
 from lit_engine.cli.parser import LitCLI
 from lit_engine.project import current, program
-from lit_engine.tools.runs.command import write
+from lit_engine.tools.output import write_file
 
 FILE = Path(".vscode/schema.json")
 ParserJsonschema: Any
@@ -46,7 +47,7 @@ def schema(args: Sequence[str]) -> int:
         UserError: the file cannot be written.
     """
     file: Path = option_parser().parse_args(args).output
-    write("schema", "output", file, json.dumps(config_schema()))
+    write_file("schema", "output", file, json.dumps(config_schema()))
     return 0
 
 

@@ -305,7 +305,7 @@ class Saver(Callback):
         stops = self._stops_later or trainer.should_stop
         self._stops_later = stops and within
         if stops:
-            _lightning.set_should_stop(trainer, not within)
+            trainer.should_stop = not within
         self._cut_short = will_end(trainer) and not last
         return within
 
@@ -435,7 +435,7 @@ class Saver(Callback):
         self._metrics = checkpoint.get("metrics", {})
         self._trainable = checkpoint.get("trainable", {})
         self._precedes_plateau = checkpoint.get("precedes_plateau", False)
-        _lightning.skip_sanity_check(trainer)
+        trainer.num_sanity_val_steps = 0  # the original run passed the sanity check
         shares, rank = checkpoint.get("logged_so_far", []), trainer.global_rank
         if trainer.state.fn == "fit" and len(shares) == trainer.world_size:
             self._logged = shares[rank]["logged"]

@@ -216,17 +216,16 @@ class TranslationData(SplitData):
         """Return the encoded pairs of a split after filtering by length. Evaluation pairs also include their texts."""
         pairs = self.pairs(split)
         train = split == "train"
-        sources, targets, counts = filter_by_length(
+        sources, targets, long = filter_by_length(
             self.source_vocabulary.encode_all([source for source, _ in pairs]),
             self.target_vocabulary.encode_all([target for _, target in pairs]),
             pairs,
             self.max_length,
             self.overlong if train else None,
         )
-        for done, count in counts.items():
-            if count:
-                what = f"{count:,} of {len(pairs):,} {split} pairs exceed max_length {self.max_length}"
-                print_once(f"{what} and were {done}")
+        if long:
+            what = f"{long:,} of {len(pairs):,} {split} pairs exceed max_length {self.max_length}"
+            print_once(f"{what} and were {'dropped' if train and self.overlong == 'drop' else 'truncated'}")
         texts = None if train else pair_texts(pairs, self.pairs("train"), self.preparation)
         source = EncodedText([[*ids, EOS] for ids in sources])
         return EncodedPairs(source, EncodedText([[BOS, *ids, EOS] for ids in targets]), texts)

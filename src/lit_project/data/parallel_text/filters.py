@@ -13,8 +13,8 @@ Ids = list[list[int]]
 
 def filter_by_length(
     sources: Ids, targets: Ids, pairs: Pairs, max_length: int, overlong: Overlong | None
-) -> tuple[Ids, Ids, dict[str, int]]:
-    """Return sources and targets with at most `max_length` tokens, and the numbers of "dropped" and "truncated" pairs.
+) -> tuple[Ids, Ids, int]:
+    """Drop or truncate pairs with more than `max_length` tokens, and return sources, targets and their number.
 
     Args:
         sources: token ids without BOS and EOS.
@@ -27,12 +27,11 @@ def filter_by_length(
     Raises:
         DataError: a pair is too long and `overlong` is "error", or no pairs remain.
     """
-    counts = {"dropped": 0, "truncated": 0}
     train = overlong is not None
     long = [len(s) > max_length or (train and len(t) > max_length) for s, t in zip(sources, targets, strict=True)]
     count = sum(long)
     if not count:
-        return sources, targets, counts
+        return sources, targets, 0
     if overlong == "error":
         first = long.index(True)
         raise DataError(
@@ -40,13 +39,11 @@ def filter_by_length(
             f"{len(sources[first])} and {len(targets[first])} tokens: {pairs[first][0]!r}, {pairs[first][1]!r}"
         )
     if overlong == "drop":
-        counts["dropped"] = count
         if count == len(pairs):
             raise DataError(f"max_length {max_length} drops all {count} training pairs: use a larger value")
         kept = [i for i, is_long in enumerate(long) if not is_long]
-        return [sources[i] for i in kept], [targets[i] for i in kept], counts
-    counts["truncated"] = count
-    return [s[:max_length] for s in sources], [t[:max_length] for t in targets] if train else targets, counts
+        return [sources[i] for i in kept], [targets[i] for i in kept], count
+    return [s[:max_length] for s in sources], [t[:max_length] for t in targets] if train else targets, count
 
 
 # In text without punctuation, contractions contain a space instead of an apostrophe.

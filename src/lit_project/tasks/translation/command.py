@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lit_engine.cli.explain import OptionParser, at_least
+from lit_engine.cli.arguments import OptionParser, at_least
 from lit_engine.errors import UserError, first_of
 from lit_engine.run.directory import RunDir
 from lit_project.text.files import lines_of, read_lines

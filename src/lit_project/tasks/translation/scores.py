@@ -18,7 +18,6 @@ class Row:
         index: index of the pair in its split.
         text: the pair as text (`PairText`).
         hypothesis: the model's translation.
-        score: search score of the hypothesis.
         tokens: token ids of the hypothesis.
         attention: output of `Translator.attention` if an attention map is drawn.
     """
@@ -26,7 +25,6 @@ class Row:
     index: int
     text: Any
     hypothesis: str
-    score: float
     tokens: list[int]
     attention: Any = field(default=None, compare=False)
 

@@ -207,7 +207,7 @@ class Translator(Task):
             self._found |= {source: best[0] for source, best in zip(new, found, strict=True)}
         for index, text in zip(batch.indices.tolist(), batch.texts, strict=True):
             best = self._found[text.source]
-            self.rows.append(Row(index, text, self.text_of(best.tokens), best.score, best.tokens))
+            self.rows.append(Row(index, text, self.text_of(best.tokens), best.tokens))
 
     def evaluation_metrics(self, totals: Totals, split: str) -> dict[str, float]:
         self.rows = sorted(all_gathered(self.rows, self.trainer), key=lambda row: row.index)

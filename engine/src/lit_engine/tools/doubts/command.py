@@ -5,16 +5,14 @@ import csv
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lit_engine.cli.explain import OptionParser, at_least
+from lit_engine.cli.arguments import OptionParser, at_least
 from lit_engine.errors import UserError
 from lit_engine.project import program
 from lit_engine.run.directory import csv_text
-from lit_engine.tools.json_output import HELP, json_document
-from lit_engine.tools.runs.command import write
+from lit_engine.tools.output import HELP, json_document, write_file
 
 # Maps each reason in the table to a section title and the number of rows per entry.
 REASONS = {
@@ -57,12 +55,11 @@ def doubts(args: Sequence[str]) -> int:
         if samples.features is None:
             lines.append("near-duplicates: unknown, because the network has no linear layer with one output per class")
         print("\n".join(lines))
-        write("table", "csv", file, csv_text(rows, () if rows else ["correction", "id"]))
+        write_file("table", "csv", file, csv_text(rows, () if rows else ["correction", "id"]))
         again = shlex.join([program(), "fit", "CONFIG", f"--data.corrections={file}"])
         print(f"fill in the `correction` column, then run `{again}`")
-        page, now = file.with_suffix(".html"), f"{datetime.now():%Y-%m-%d %H:%M}"
-        footer = f"{program()} doubts {shlex.join(args)} · {now}"
-        write("page", "csv", page, render_page(samples, rows, lines, footer))
+        page = file.with_suffix(".html")
+        write_file("page", "csv", page, render_page(samples, rows, lines, f"{program()} doubts {shlex.join(args)}"))
         document.update(samples=total, estimated_errors=errors, doubts=rows, table=file, page=page)
     return 0
 

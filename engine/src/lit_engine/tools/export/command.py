@@ -12,11 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lit_engine.cli.explain import OptionParser
+from lit_engine.cli.arguments import OptionParser
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import program
 from lit_engine.run.directory import RunDir
-from lit_engine.tools.json_output import HELP, json_document
+from lit_engine.tools.output import HELP, json_document
 
 NEEDS = {"pt2": (), "onnx": ("onnx", "onnxscript", "onnxruntime"), "safetensors": ("safetensors",)}
 

@@ -11,6 +11,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,7 +88,11 @@ for (const button of document.querySelectorAll("th button")) button.onclick = ()
 
 
 def page(title: str, parts: Iterable[str], footer: str = "", script: str = "") -> str:
-    """Return an HTML page with `parts` built by the functions below. The `script` may send requests to the server."""
+    """Return an HTML page with `parts` built by the functions below. The current time is added to the footer.
+
+    The `script` may send requests to the server.
+    """
+    footer = footer and f"{footer} · {datetime.now():%Y-%m-%d %H:%M}"
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
     policy += "; connect-src 'self'" if script else ""
     return "\n".join(

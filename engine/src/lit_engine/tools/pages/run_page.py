@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC
 from html import escape
 from inspect import signature
 from pathlib import Path
@@ -77,8 +77,7 @@ def render_page(run: Run) -> str:
     parts["Files"] = [_files(run.path)]
     shown = {title: inside for title, inside in parts.items() if inside}
     body = [part for title, inside in shown.items() for part in (html.heading(title), *inside)]
-    footer = f"{program()} · {datetime.now():%Y-%m-%d %H:%M}"
-    return html.page(RunDir(run.path).name, [html.paragraph(_summary(run)), html.contents(shown), *body], footer)
+    return html.page(RunDir(run.path).name, [html.paragraph(_summary(run)), html.contents(shown), *body], program())
 
 
 def _hyperparameters(run: Run) -> list[list[html.Cell]]:

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lit_engine.cli.explain import OptionParser
+from lit_engine.cli.arguments import OptionParser
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
-from lit_engine.tools.json_output import HELP, json_document
+from lit_engine.tools.output import HELP, json_document
 from lit_engine.tools.reproduce.code import checkout, create_environment, impossible
 from lit_engine.tools.reproduce.outcome import compare_results, differences, guess_reason
 

@@ -4,16 +4,14 @@ import argparse
 import os
 import shlex
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from lit_engine.cli.explain import OptionParser
+from lit_engine.cli.arguments import OptionParser
 from lit_engine.errors import UserError
 from lit_engine.project import program
-from lit_engine.run.directory import write_text
-from lit_engine.tools.json_output import HELP, json_document, run_entry
+from lit_engine.tools.output import HELP, json_document, run_entry, write_file
 from lit_engine.tools.runs.columns import as_csv, columns_of, find_common_folder, in_terminal, labels, table_of
 from lit_engine.tools.runs.differences import Comparison
 from lit_engine.tools.runs.reading import read_runs
@@ -47,7 +45,7 @@ def compare(args: Sequence[str]) -> int:
         UserError: a run, option or metric does not exist, or a file cannot be written.
     """
     options = option_parser().parse_args(list(args))
-    footer = f"{shorten(f'{program()} compare {shlex.join(args)}', 200)} · {datetime.now():%Y-%m-%d %H:%M}"
+    footer = shorten(f"{program()} compare {shlex.join(args)}", 200)
     with json_document(options.json) as document:
         if options.test:
             return _test(options, footer, document)
@@ -58,9 +56,9 @@ def compare(args: Sequence[str]) -> int:
             print(f"{kind} from {' to '.join(labels(found, found.given))}: {summary(lines)}")
         folder = _folder([run.path for run in runs])
         if options.csv is not None:
-            write("table", "csv", options.csv, as_csv(columns_of(found, found.rows, found.keys)))
+            write_file("table", "csv", options.csv, as_csv(columns_of(found, found.rows, found.keys)))
         file = options.html or folder / "compare.html"
-        write("page", "html", file, page_of(found, f"Runs of {folder.resolve().name}", footer, file.parent))
+        write_file("page", "html", file, page_of(found, f"Runs of {folder.resolve().name}", footer, file.parent))
         document.update(_document(found, file))
     return 0
 
@@ -73,7 +71,7 @@ def _test(options: argparse.Namespace, footer: str, document: dict[str, Any]) ->
     found = find_all(options.runs, options.test)
     print("\n\n".join("\n  ".join([f"{one.b} compared with {one.a}", *one.lines()]) for one in found))
     file = options.html or _folder([Path(name) for name in options.runs]) / "test.html"
-    write("page", "html", file, render_page(found, footer))
+    write_file("page", "html", file, render_page(found, footer))
     document.update(tests=[one.document() for one in found], page=file)
     return max(STATUS[one.verdict] for one in found)
 
@@ -93,15 +91,3 @@ def _document(found: Comparison, file: Path) -> dict[str, Any]:
         rows.append({"runs": [run.path for run in row.runs], "options": options, "metrics": values})
     return {"runs": [run_entry(run) for run in found.runs], "differ": [*found.keys, *found.facts], "rows": rows,
             "notes": found.notes(), "page": file}  # fmt: skip
-
-
-def write(what: str, option: str, file: Path, text: str) -> None:
-    """Write a file and print its path. If the file cannot be written, raise UserError and suggest `--option`."""
-    try:
-        if file.exists() and not file.is_file():  # a pipe or a device such as /dev/stdout, which must not be replaced
-            file.write_text(text, encoding="utf-8")
-        else:
-            write_text(file, text)
-    except OSError as error:
-        raise UserError(f"cannot write the {what} {file}: {error.strerror}; choose another --{option} FILE") from error
-    print(f"{what}: {file}")

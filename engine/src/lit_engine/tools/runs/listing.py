@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lit_engine.cli.explain import OptionParser
+from lit_engine.cli.arguments import OptionParser
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.run.metric_names import counterpart, get_stage, is_detail, strip_stage
-from lit_engine.tools.json_output import HELP, json_document, run_entry
+from lit_engine.tools.output import HELP, json_document, run_entry
 from lit_engine.tools.pages.html import Cell
 from lit_engine.tools.runs.columns import Column, cell_of, duration, in_terminal, number
 from lit_engine.tools.runs.reading import Run, lower_is_better, read_runs

@@ -15,7 +15,7 @@ import numpy as np
 from lit_engine.errors import UserError, did_you_mean, first_of
 from lit_engine.project import program
 from lit_engine.run.directory import RunDir
-from lit_engine.run.metric_names import get_stage, recorded_name, strip_stage
+from lit_engine.run.metric_names import find_metric, get_stage, recorded_name, strip_stage
 from lit_engine.tools.pages.html import Cell, heading, page, paragraph, samples, table
 from lit_engine.tools.runs.columns import cell_of, names_of, number
 from lit_engine.tools.runs.reading import Run, lower_is_better, read_runs
@@ -172,8 +172,7 @@ def _overlap(run: Run) -> float | None:
 
 def _recorded(metric: str, run: Run) -> str:
     """Return the recorded name of a metric. A name without a stage refers to the test metric if it exists."""
-    names = (recorded_name(metric, "test"), metric, recorded_name(metric, "val"))
-    if (name := next((name for name in names if name in run.metrics), None)) is None:
+    if (name := find_metric(metric, run.metrics, ("test", "val"))) not in run.metrics:
         raise UserError(
             f"{run.path} has no metric {metric}{did_you_mean(metric, {strip_stage(n) for n in run.metrics})}"
         )

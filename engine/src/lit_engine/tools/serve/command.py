@@ -14,7 +14,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from lit_engine.cli.explain import OptionParser
+from lit_engine.cli.arguments import OptionParser
 from lit_engine.cli.main import check_early
 from lit_engine.errors import UserError
 

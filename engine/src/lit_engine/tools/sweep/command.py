@@ -19,11 +19,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lit_engine.cli.explain import CONFIG, OptionParser, at_least, explain, pairs
+from lit_engine.cli.arguments import CONFIG, OptionParser, at_least, pairs
+from lit_engine.cli.explain import explain
 from lit_engine.cli.main import check_early
 from lit_engine.errors import UserError
 from lit_engine.project import current, program
-from lit_engine.tools.json_output import HELP, json_document
+from lit_engine.tools.output import HELP, json_document
 
 if TYPE_CHECKING:
     from lit_engine.tools.sweep.config import SweepConfig

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 
-from lit_engine.cli.explain import CONFIG
+from lit_engine.cli.arguments import CONFIG
 from lit_engine.cli.parser import load_yaml
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import program

@@ -18,14 +18,14 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lit_engine.cli.explain import OptionParser, at_least, pairs
+from lit_engine.cli.arguments import OptionParser, at_least, pairs
 from lit_engine.cli.main import main
 from lit_engine.errors import RunError, UserError
 from lit_engine.project import current, program
 from lit_engine.run.directory import RunDir, csv_text, write_text
 from lit_engine.run.metric_names import get_stage
 from lit_engine.run.options import options_of
-from lit_engine.tools.json_output import HELP, as_json, json_document
+from lit_engine.tools.output import HELP, as_json, json_document
 from lit_engine.tools.runs.columns import columns_of, in_terminal, table_of
 from lit_engine.tools.runs.differences import Comparison, Row
 from lit_engine.tools.runs.reading import Run, find_monitor, read_runs

@@ -4,7 +4,6 @@ import csv
 import math
 import warnings
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from shlex import quote
 from typing import Any
 
@@ -83,7 +82,7 @@ def page_of(study: Study, rows: Sequence[Trial]) -> str:
         cells.append([run, row.state, *values, duration(row.seconds or math.nan), row.error])
     titles = ["trial", "state", metric, *short_names(names), "time", "error"]
     parts += [heading("Trials"), table(titles, cells)] if rows else []
-    return page(f"Sweep {folder.resolve().name}", parts, f"{program()} sweep · {datetime.now():%Y-%m-%d %H:%M}")
+    return page(f"Sweep {folder.resolve().name}", parts, f"{program()} sweep")
 
 
 def plots(study: Study, good: Sequence[Trial]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Implements the `--json` option, which prints one JSON document to stdout and everything else to stderr."""
+"""The output of commands: files, and the JSON document of the `--json` option."""
 
 import json
 import math
@@ -8,6 +8,8 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from lit_engine.errors import UserError
+from lit_engine.run.directory import write_text
 from lit_engine.tools.runs.reading import Run
 
 HELP = "print one JSON document to standard output, and all messages to standard error"
@@ -45,3 +47,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value
+
+
+def write_file(what: str, option: str, file: Path, text: str) -> None:
+    """Write a file and print its path. If the file cannot be written, raise UserError and suggest `--option`."""
+    try:
+        if file.exists() and not file.is_file():  # a pipe or a device such as /dev/stdout, which must not be replaced
+            file.write_text(text, encoding="utf-8")
+        else:
+            write_text(file, text)
+    except OSError as error:
+        raise UserError(f"cannot write the {what} {file}: {error.strerror}; choose another --{option} FILE") from error
+    print(f"{what}: {file}")
