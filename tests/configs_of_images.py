@@ -9,8 +9,8 @@ from torchvision.models import ResNet18_Weights, _api
 from torchvision.models.resnet import BasicBlock, ResNet
 
 SCORE, FIGURE, AS_WHILE_FITTING = "accuracy", "test_confusion_matrix.png", True
-# Test options by the prefix of a config's name: few images per batch for convolutions, no workers because they are
-# slow to start, and for one schedule, more epochs than debug.yaml.
+# Test options by config name prefix: small batches for convolutional nets, no workers because they are slow to start,
+# and more epochs than debug.yaml for one schedule.
 FEW = "--data.batch_size=8 --data.eval_batch_size=8"
 OPTIONS = {
     "fashion_mnist_cnn": FEW,
@@ -22,7 +22,7 @@ OPTIONS = {
 
 
 def replace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace MNIST and Fashion-MNIST by 300 + 100 + 100 random images, and ResNet-18 by a thin one."""
+    """Replace MNIST and Fashion-MNIST with 300 + 100 + 100 random images, and ResNet-18 with a thin one."""
     from lit_project.data.mnist import FashionMNIST
 
     thin_resnet18(monkeypatch)
@@ -69,7 +69,7 @@ class ThinResNet(ResNet):
 
 
 def thin_resnet18(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace torchvision's `resnet18` by `ThinResNet`, which trains in a tenth of the time."""
+    """Replace torchvision's `resnet18` with `ThinResNet`, which trains in a tenth of the time."""
 
     def resnet18(*, weights: ResNet18_Weights | None = None, progress: bool = True, **kwargs: object) -> ThinResNet:
         net = ThinResNet(**kwargs)

@@ -8,7 +8,7 @@ OPTIONS: dict[str, str] = {}
 
 
 def replace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace nothing, because scikit-learn includes the data, which is small."""
+    """Replace nothing, because the data is small and included in scikit-learn."""
 
 
 def check(rows: list[dict[str, str]], metrics: dict[str, float]) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 SCORE, FIGURE = "bleu", "test_bleu_by_length.png"
 AS_WHILE_FITTING = False  # greedy while fitting, beam search afterwards
-# Test options by the prefix of a config's name: subword vocabularies for a small corpus, small nets, and small batches
-# because an untrained net translates until the length limit.
+# Test options by config name prefix: subword vocabularies for a small corpus, small nets, and small batches because an
+# untrained net translates until the length limit.
 FEW = "--data.eval_batch_tokens=100"
 OPTIONS = {
     "tatoeba_eng_fra_full": f"{FEW} --data.vocabulary_size=80 --model.net.hidden_size=32 --model.net.embedding_size=32",
@@ -26,7 +26,7 @@ def sentences() -> list[tuple[str, str]]:
 
 
 def replace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace Tatoeba and Multi30k by sentences of the toy grammar."""
+    """Replace Tatoeba and Multi30k with sentences from the toy grammar."""
     from lit_project.data.parallel_text.corpora import Multi30k, Tatoeba
 
     def read(self: Tatoeba | Multi30k, split: str) -> list[tuple[str, str]]:

@@ -27,7 +27,7 @@ def command_line() -> Callable[[Sequence[str]], int]:
 
 @pytest.fixture
 def official() -> Callable[..., Path]:
-    """Return a function that returns `data/` if it contains the given archive. For tests marked `archives`."""
+    """Return a function that returns `data/` if it contains the given archives, for tests marked `archives`."""
 
     def folder(*archives: str) -> Path:
         missing = [name for name in archives if not (ROOT / "data" / name).exists()]
@@ -39,7 +39,7 @@ def official() -> Callable[..., Path]:
 
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder with the project's configs."""
+    """Return an otherwise empty working folder with the project's configs."""
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -47,14 +47,14 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace downloaded data by small synthetic data (see `configs_of_*.py`). Nothing is read or downloaded."""
+    """Replace downloaded data with small synthetic data (see `configs_of_*.py`). Nothing is downloaded."""
     for path in Path(__file__).parent.glob("configs_of_*.py"):
         import_module(path.stem).replace(monkeypatch)
 
 
 @pytest.fixture
 def image_folder(workspace: Path) -> Path:
-    """The folder `data/images` with two classes of 40 small images: dark cats and bright dogs."""
+    """Create the folder `data/images` with two classes of 40 small images: dark cats and bright dogs."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -69,7 +69,7 @@ def image_folder(workspace: Path) -> Path:
 
 @pytest.fixture
 def imagenet_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random weights of a thin resnet18 in the cache where torchvision expects the ImageNet weights."""
+    """Save random weights of a thin resnet18 where torchvision expects the cached ImageNet weights."""
     from configs_of_images import ThinResNet, publish, thin_resnet18
 
     thin_resnet18(monkeypatch)
@@ -79,7 +79,7 @@ def imagenet_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `runs/` folder with one run, which `trained` copies."""
+    """Return a `runs/` folder with one run, which `trained` copies."""
     from lit_project.__main__ import main
 
     runs = tmp_path_factory.mktemp("trained") / "runs"
@@ -92,14 +92,14 @@ def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def trained(trained_once: Path, workspace: Path) -> Path:
-    """A run of three epochs with an MLP on the bundled digits, copied for each test so that tests may change it."""
+    """Return a new copy of a three-epoch run of an MLP on the bundled digits. Tests may change it."""
     shutil.copytree(trained_once, "runs")
     return Path("runs/quickstart/tiny")
 
 
 @pytest.fixture
 def splits(tmp_path: Path) -> tuple[Path, dict[str, int]]:
-    """The folders `train`, `val` and `test` in `root`, with 21, 9 and 6 images."""
+    """Create `train`, `val` and `test` with 21, 9 and 6 images. Return their root and the class of each brightness."""
     classes = {}
     for split, count, start in (("train", 7, 0), ("val", 3, 50), ("test", 2, 100)):
         classes |= write(tmp_path / "root" / split, count, start)

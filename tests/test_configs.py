@@ -30,7 +30,7 @@ def has_its_own_test(config: str) -> bool:
 
 OWN = [name for name in CONFIGS if not has_its_own_test(name)]
 ALL = ("validate", "test", "predict")
-# After the fit, which ends with a test: all commands for quickstarts, and with `make test-all` for other configs.
+# Commands to run after `fit`, which ends with a test. `make test-all` runs all of them for every config.
 COMMANDS = [
     *((name, ALL if "quickstart" in name else ("predict",)) for name in OWN),
     *(pytest.param(name, ALL, marks=pytest.mark.slow) for name in OWN if "quickstart" not in name),
@@ -79,7 +79,7 @@ def test_overlay(lit, overlay):
 
 
 @pytest.mark.parametrize("file", [*CONFIGS, *(f"overlays/{name}" for name in OVERLAYS)])
-def test_the_commands_of_a_header_are_accepted(lit, file):
+def test_commands_in_config_headers_are_accepted(lit, file):
     header = re.split(r"\n(?!#)", (ROOT / "configs" / file).read_text(), maxsplit=1)[0]
     commands = re.findall(r"^# {3}lit-project (fit|test|predict) (.+?)(?: {2,}.*)?$", header, re.MULTILINE)
     assert any(f"-c configs/{file}" in options for _, options in commands)

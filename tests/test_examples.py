@@ -26,8 +26,8 @@ def test_every_config_is_listed_with_its_first_line(capsys):
 
 
 @pytest.mark.slow
-def test_a_wheel_brings_the_configs_along(tmp_path):
-    """The wheel is built from the project's sources and used without the checkout."""
+def test_wheel_includes_all_configs(tmp_path):
+    """Build the wheel from the project's sources and use it without the checkout."""
     code = f"from hatchling.build import build_wheel; build_wheel({str(tmp_path)!r})"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, timeout=120)
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:

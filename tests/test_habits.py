@@ -1,4 +1,4 @@
-"""The project is consistent: workflow, hooks, image and pages agree with each other."""
+"""Consistency of the workflow, hooks, container image and documentation pages."""
 
 import fnmatch
 import json
@@ -32,7 +32,7 @@ def made(commands: str) -> list[str]:
 # ---------------------------------------------------------------------------------------------- workflow and hooks
 
 
-def test_make_knows_its_targets():
+def test_every_make_target_is_phony_and_passes_a_dry_run():
     rules = {rule for line in re.findall(r"^([a-z -]+):", MAKEFILE, re.MULTILINE) for rule in line.split()}
     assert rules == TARGETS >= set(made((ROOT / "README.md").read_text()))
     for target in TARGETS - {"clean"}:
@@ -40,7 +40,7 @@ def test_make_knows_its_targets():
         assert done.returncode == 0, done.stderr
 
 
-def test_workflow_calls_targets_that_exist_and_all_of_ci_run():
+def test_workflow_calls_only_existing_make_targets_and_covers_ci_run():
     steps = [step for job in JOBS.values() for step in job["steps"]]
     called = {target for step in steps for target in made(step.get("run", ""))}
     local = set(made((ROOT / ".ci" / "run").read_text()))
@@ -51,7 +51,7 @@ def test_workflow_calls_targets_that_exist_and_all_of_ci_run():
         assert "uses" not in step or re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step["uses"])
 
 
-def test_workflow_tests_each_python_that_the_project_promises():
+def test_workflow_tests_every_supported_python_version():
     versions = JOBS["test"]["strategy"]["matrix"]["python"]
     assert versions == ["3.11", "3.12", "3.13"]
     assert PROJECT["project"]["requires-python"] == f">={versions[0]}"
@@ -68,7 +68,7 @@ def copied(text: str) -> list[str]:
     return [word for line in lines for word in line.split()[:-1] if not word.startswith("--")]
 
 
-def test_image_installs_by_the_makefile_what_is_copied_before():
+def test_image_installs_only_with_make_and_copies_existing_files():
     commands = re.findall(r"^RUN (.*)", DOCKERFILE, re.MULTILINE)
     assert [target for command in commands for target in made(command)] == ["setup"]
     assert not any("pip install" in command for command in commands)
@@ -87,8 +87,8 @@ def test_devcontainer_is_set_up_by_the_makefile():
 # ------------------------------------------------------------------------------------------------------------- pages
 
 
-def test_pages_build_without_a_warning_and_fetch_nothing(tmp_path):
-    """Builds the pages like `make docs`."""
+def test_docs_build_without_warnings_and_load_no_remote_assets(tmp_path):
+    """Build the pages as `make docs` does."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
     recipe = re.search(r"^docs:.*\n((?:[\t#].*\n)+)", MAKEFILE, re.MULTILINE)[1]
@@ -109,7 +109,7 @@ def test_pages_build_without_a_warning_and_fetch_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_markers_of_families_do_not_show_in_pages(page):
+def test_family_markers_are_not_visible_in_pages(page):
     """In code, they would be visible. At the start of a line with text, they would break a paragraph."""
     text = page.read_text()
     for code in re.findall(r"^```.*?^```|`[^`\n]*`", text, re.DOTALL | re.MULTILINE):
@@ -133,7 +133,7 @@ OF_A_RUN = (
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
-def test_files_that_a_page_names_exist(page):
+def test_files_mentioned_in_a_page_exist(page):
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for name in re.findall(r"`([\w./-]+\.(?:py|yaml|yml|toml)|[\w/]+/)`", text):
         if not re.search(OF_A_RUN, name):
@@ -141,13 +141,13 @@ def test_files_that_a_page_names_exist(page):
             assert any((place / name).exists() for place in places), name
 
 
-def test_the_page_of_the_library_describes_every_folder_and_file():
+def test_library_readme_describes_every_folder_and_file():
     library = ROOT / "engine" / "src" / "lit_engine"
     page = (ROOT / "engine" / "README.md").read_text()
     entries = {path.name if path.suffix == ".py" else f"{path.name}/" for path in library.glob("[!_p]*")}
     assert {name for name in entries if f"`{name}`" not in page} == set()
 
 
-def test_the_library_and_its_tests_do_not_know_the_name_of_the_project():
+def test_library_and_its_tests_do_not_mention_the_project_name():
     for file in (ROOT / "engine").rglob("*.py"):
         assert not re.search("lit.project", file.read_text(), re.IGNORECASE), file

@@ -35,7 +35,7 @@ def modules_of(package):
     return ",".join(names)
 
 
-def test_models_need_neither_lightning_nor_the_library_and_all_modules_need_few_packages():
+def test_modules_import_without_optional_packages_and_models_without_lightning():
     command = [sys.executable, "-c", SCRIPT, ",".join(PACKAGES), modules_of(models), modules_of(lit_project)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -28,7 +28,7 @@ def test_the_library_has_upper_bounds_for_packages_whose_private_apis_it_uses():
         assert not needs[name].contains("99"), name
 
 
-def test_lock_is_current_with_the_dependencies_and_all_extras():
+def test_lock_satisfies_all_dependencies_and_extras():
     needed = [
         need
         for project in (PROJECT, LIBRARY)
@@ -50,7 +50,7 @@ def test_the_development_group_contains_all_extras():
         assert name in extras or {Requirement(need).name for need in needs} <= names
 
 
-def test_every_torch_backend_that_a_file_names_is_resolved_by_the_workflow():
+def test_workflow_resolves_every_torch_backend_mentioned_in_files():
     (line,) = re.findall(r"backend: \[(.*)\]", (ROOT / ".github/workflows/ci.yml").read_text())
     files = [ROOT / "Dockerfile", ROOT / "Makefile", *(ROOT / "docs").glob("*.md")]
     named = {name for file in files for name in re.findall(r"\bcu\d{3}\b", file.read_text())}
@@ -58,7 +58,7 @@ def test_every_torch_backend_that_a_file_names_is_resolved_by_the_workflow():
     assert named <= set(line.split(", "))
 
 
-def test_other_torch_backends_bring_their_own_cuda_libraries(tmp_path):
+def test_constraints_for_other_torch_backends_exclude_only_cuda_libraries(tmp_path):
     for name in ("Makefile", "requirements.lock"):
         shutil.copy(ROOT / name, tmp_path)
     subprocess.run(["make", "-C", tmp_path, ".venv/constraints.txt"], check=True)

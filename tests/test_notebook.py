@@ -10,13 +10,13 @@ ROOT = Path(__file__).parents[1]
 NOTEBOOK = nbformat.read(ROOT / "notebooks" / "first_run.ipynb", as_version=4)
 
 
-def test_it_is_stored_without_outputs():
+def test_notebook_is_stored_without_outputs():
     nbformat.validate(NOTEBOOK)
     assert [cell for cell in NOTEBOOK.cells if cell.get("outputs") or cell.get("execution_count")] == []
 
 
 @pytest.mark.slow
-def test_it_runs_and_draws(tmp_path):
+def test_notebook_runs_and_shows_figures(tmp_path):
     from jupyter_client import AsyncKernelManager
     from nbclient import NotebookClient
 

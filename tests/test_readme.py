@@ -1,4 +1,4 @@
-"""The commands of the README and docs/ can be run unchanged and in order."""
+"""The commands in the README and docs/ run unchanged and in order."""
 
 import re
 import shlex
@@ -16,7 +16,7 @@ EXAMPLES = (ROOT / "docs" / "examples.md").read_text()
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """Return language and text of all code blocks. Only commands in `bash` blocks are run here."""
+    """Return the language and text of each code block."""
     return re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
@@ -33,7 +33,7 @@ def commands(page: Path) -> list[str]:
 COMMANDS = commands(PAGES[0])
 
 
-def test_there_are_commands_and_nothing_unknown_among_them():
+def test_readme_contains_only_make_and_lit_project_commands():
     assert sum(command.startswith("lit-project") for command in COMMANDS) >= 8
     assert {command.split()[0] for command in COMMANDS} == {"make", "lit-project"}
 
@@ -78,7 +78,7 @@ def test_links_and_figures_exist():
             assert (page.parent / target).exists(), target
 
 
-def test_every_config_is_in_the_table():
+def test_examples_page_lists_every_config_and_overlay():
     for config in (ROOT / "configs").glob("*.yaml"):
         assert config.stem in EXAMPLES
     for overlay in (ROOT / "configs" / "overlays").glob("*.yaml"):

@@ -24,7 +24,7 @@ def test_every_config_and_overlay_is_valid(tmp_path):
         assert error is None, f"{path}: {error.json_path}: {error.message}"
 
 
-def test_the_editor_looks_where_the_command_writes():
+def test_editor_settings_point_to_the_schema_file():
     schemas = json.loads((ROOT / ".vscode" / "settings.json").read_text())["yaml.schemas"]
     assert list(schemas) == [FILE.as_posix()]
     covered = {path for glob in schemas[FILE.as_posix()] for path in ROOT.glob(glob)}

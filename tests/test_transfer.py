@@ -15,8 +15,8 @@ FOLDER = f"fit -c configs/finetune_imagefolder.yaml {DEBUG} --data.num_workers=0
 SECOND = "-c configs/mnist_resnet18_from_fashion.yaml"
 
 
-def test_from_one_data_set_to_another(lit, small_data):
-    """The weights of the backbone are loaded, but not the weights of the head."""
+def test_warm_start_from_another_dataset_loads_only_the_backbone(lit, small_data):
+    """Load the weights of the backbone but not of the head."""
     result = lit(f"fit -c configs/fashion_mnist_resnet18.yaml {DEBUG} --run_name=first")
     assert result.status == 0, result.err
     first = result.run
@@ -44,7 +44,7 @@ def test_from_one_data_set_to_another(lit, small_data):
     assert "no weight name starts with 'body.'; names start with net" in unknown.err
 
 
-def test_a_trained_run_needs_no_weights_from_elsewhere(lit, image_folder, imagenet_weights, tmp_path):
+def test_trained_run_no_longer_needs_the_pretrained_weights(lit, image_folder, imagenet_weights, tmp_path):
     result = lit(FOLDER)
     assert result.status == 0, result.err
     assert "weights DEFAULT:\n  loaded: 120" in result.out
@@ -72,9 +72,9 @@ FASHION = "fit -c configs/fashion_mnist_resnet18.yaml -c configs/overlays/debug.
         (f"{FASHION} --model.net.weights=IMAGENET1K_V3", "did you mean IMAGENET1K_V1?"),
         (f"{FASHION} --model.test_time_flips=[diagonal]", "diagonal"),
     ],
-    ids=["architecture", "name", "flip"],
+    ids=["architecture", "weights", "flip"],
 )  # fmt: skip
-def test_what_users_get_wrong(lit, small_data, command, message):
+def test_invalid_option_values_cause_a_short_error(lit, small_data, command, message):
     result = lit(command)
     assert result.status == 2
     assert message in result.err
@@ -82,7 +82,7 @@ def test_what_users_get_wrong(lit, small_data, command, message):
     assert len(result.err.splitlines()) < 12
 
 
-def test_folders_without_a_test_split_are_trained_on_and_not_tested(lit, image_folder, imagenet_weights):
+def test_training_skips_the_test_if_the_folder_has_no_test_split(lit, image_folder, imagenet_weights):
     """The config requests a test after training."""
     split = image_folder.parent / "split"
     for name in ("cat", "dog"):

@@ -1,4 +1,4 @@
-"""Overlays applied to a translation."""
+"""Overlays applied to a translation run."""
 
 import pytest
 

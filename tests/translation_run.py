@@ -16,7 +16,7 @@ SMALL = (
 
 
 def train(runs: Path, *options: str, config: str = "translation_quickstart.yaml") -> Path:
-    """Return the run of two short epochs and a test."""
+    """Train for two short epochs, test, and return the run."""
     from lit_project.__main__ import main
 
     args = ["fit", "-c", str(ROOT / "configs" / config), *SMALL.split(), f"--runs_dir={runs}", "--run_name=tiny"]

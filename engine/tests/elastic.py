@@ -14,7 +14,7 @@ SIZES = [1, 5, 2 * G, 2 * G + 1, 2 * G + 7, 3 * G - 1]
 
 
 class Numbers:
-    """Returns the requested indices as a batch."""
+    """Dataset that returns the requested indices as a batch."""
 
     def __getitem__(self, indices):
         return indices
@@ -70,7 +70,7 @@ def check_each_step(make, size, splits):
 
 
 def check_other_splits(make):
-    """Check that each step may have a different number of processes and micro-batches."""
+    """Check that each step may use a different number of processes and micro-batches."""
     size, epoch = 7 * G + 3, 2
     choose = random.Random(0).choice
     whole = make(size)

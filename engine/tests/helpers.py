@@ -24,7 +24,7 @@ NAMES, MEAN, STD = list("abcd"), [0.4], [0.3]
 
 
 class Witness(LightningModule):
-    """Records the batches of each stage's steps."""
+    """LightningModule that records the batches of each stage."""
 
     def __init__(self):
         super().__init__()
@@ -49,7 +49,7 @@ class Witness(LightningModule):
 
 
 class SaveAt(Callback):
-    """Saves a checkpoint after a given optimizer step."""
+    """Callback that saves a checkpoint after a given optimizer step."""
 
     def __init__(self, step, path):
         self.step, self.path = step, path

@@ -1,4 +1,4 @@
-"""Reads the tables of HTML pages."""
+"""Parser for the tables of HTML pages."""
 
 from html.parser import HTMLParser
 

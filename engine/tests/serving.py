@@ -53,7 +53,7 @@ def table_of(run, name):
 
 @contextmanager
 def opened(browser, address):
-    """Open the page on a phone, and check that its scripts do not fail or contact other hosts."""
+    """Open the page in a phone-sized window, and check that its scripts do not fail or contact other hosts."""
     page = browser.new_page(viewport={"width": 390, "height": 800})
     page.set_default_timeout(30_000)
     wrong = []

@@ -1,4 +1,4 @@
-"""Weights saved on a different device can be loaded here by all readers."""
+"""Weights saved on a GPU can be loaded on the CPU by all readers."""
 
 import io
 import zipfile
@@ -41,5 +41,5 @@ def test_a_checkpoint_saved_on_a_gpu(tmp_path):
 @pytest.mark.parametrize(("channels", "kernel", "stride", "wrong"), [
     (15, 1, 2, True), (16, 1, 2, False), (8, 1, 2, True), (15, 1, 1, False), (15, 3, 2, False),
 ])  # fmt: skip
-def test_the_convolutions_that_channels_last_would_break(channels, kernel, stride, wrong):
+def test_detects_convolutions_that_are_wrong_in_channels_last(channels, kernel, stride, wrong):
     assert is_wrong_in_channels_last(torch.nn.Conv2d(channels, 4, kernel, stride)) == wrong

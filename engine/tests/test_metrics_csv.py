@@ -1,4 +1,4 @@
-"""metrics.csv has a row per step and any columns, and is continued when resuming."""
+"""metrics.csv has one row per step, may gain columns at any time, and is continued when resuming."""
 
 import csv
 
@@ -27,7 +27,7 @@ def log(logger, *lines):
         logger.save()
 
 
-def test_what_is_logged_at_one_step_is_one_row(tmp_path):
+def test_metrics_logged_at_the_same_step_share_a_row(tmp_path):
     logger = MetricsCSV(tmp_path)
     log(logger, (0, {"epoch": 0, "train/loss": 2.5}), (0, {"epoch": 0, "val/loss": 2.25}), (5, {"train/loss": 1.5}))
     logger.finalize("success")
@@ -37,7 +37,7 @@ def test_what_is_logged_at_one_step_is_one_row(tmp_path):
     ]
 
 
-def test_file_is_complete_however_often_it_is_saved_and_new_columns_may_come_late(tmp_path):
+def test_file_is_complete_after_repeated_saves_and_late_columns(tmp_path):
     logger = MetricsCSV(tmp_path)
     for step in range(20):
         logger.log_metrics({"loss": step / 8}, step)
@@ -52,7 +52,7 @@ def test_file_is_complete_however_often_it_is_saved_and_new_columns_may_come_lat
     assert (tmp_path / "metrics.csv").read_text().count("step") == 1  # only one header
 
 
-def test_what_a_long_epoch_logs_is_in_the_file_before_its_end(tmp_path, monkeypatch):
+def test_metrics_of_a_long_epoch_are_written_before_it_ends(tmp_path, monkeypatch):
     now = 0.0
     monkeypatch.setattr("lit_engine.callbacks.record.monotonic", lambda: now)
     logger = MetricsCSV(tmp_path)
@@ -66,7 +66,7 @@ def test_what_a_long_epoch_logs_is_in_the_file_before_its_end(tmp_path, monkeypa
     assert rows(tmp_path) == [{"step": step, "loss": step} for step in range(10)]
 
 
-def test_what_is_logged_before_resuming_without_rows_is_dropped(tmp_path):
+def test_metrics_logged_before_resuming_without_rows_are_dropped(tmp_path):
     logger = MetricsCSV(tmp_path)
     logger.log_metrics({"early": 1.0}, 0)
     logger.read()
@@ -100,7 +100,7 @@ def test_resume_after_a_crash_that_cut_the_last_line_short(tmp_path):
     assert rows(tmp_path) == [*kept, {"step": 10, "loss": 1.0}]
 
 
-def test_a_checkpoint_is_in_step_with_its_row_which_may_grow_after_it(tmp_path):
+def test_resuming_drops_values_logged_after_the_checkpoint(tmp_path):
     logger = MetricsCSV(tmp_path)
     log(logger, (0, {"loss": 1.0}), (4, {"loss": 2.0}))
     state = logger.state_dict()

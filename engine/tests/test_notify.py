@@ -1,4 +1,4 @@
-"""`fit --notify URL` sends one message when a run ends, never fails it, and records no URL."""
+"""`fit --notify URL` sends one message when a run ends, never makes the run fail, and does not record the URL."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def test_a_finished_run_sends_its_main_metrics_and_its_page(lit, server):
 
 
 class Stops(Exception):
-    """An error in the code of a user."""
+    """Error raised by user code."""
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ class Stops(Exception):
         (None, "--trainer.callbacks+={class_path:EarlyStopping,init_args:{monitor:train/x,mode:min}}", 2, "failed"),
     ],
 )
-def test_other_events(lit, server, monkeypatch, what, options, status, event):
-    if what is signal.SIGINT:  # which a shell ignores in background jobs
+def test_the_event_describes_how_the_run_ended(lit, server, monkeypatch, what, options, status, event):
+    if what is signal.SIGINT:  # shells ignore SIGINT in background jobs
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if what is not None:
         at_call(monkeypatch, ImageClassifier, "training_step", 13, what)
@@ -120,7 +120,7 @@ def test_an_error_in_the_code_is_sent_before_its_traceback(lit, server, monkeypa
     assert (sent["event"], sent["metrics"]) == ("failed", {})
 
 
-def test_urls_of_a_config_and_of_the_command_line_are_all_used_and_none_is_recorded(lit, server, workspace, capfd):
+def test_urls_from_config_and_command_line_are_all_used_but_never_recorded(lit, server, workspace, capfd):
     config = workspace / "configs" / "quickstart.yaml"
     subprocess.run("git init -q . && git add -A && git -c user.name=a -c user.email=a@b commit -qm a", shell=True,
                    check=True)  # fmt: skip
@@ -152,7 +152,7 @@ def test_a_patch_contains_no_url_in_new_lines_and_can_be_applied(workspace, monk
     assert file.read_text() == before + "notify: [https://h.com/***, https://h.com/***]\n"
 
 
-def test_urls_that_do_not_respond_cost_one_line_each_and_a_limited_time(lit, server, trained, monkeypatch, capfd):
+def test_unresponsive_urls_print_one_line_each_within_a_time_limit(lit, server, trained, monkeypatch, capfd):
     monkeypatch.setattr(notify, "SECONDS", 0.5)
     server.status = 404
     with socket.socket() as silent, socket.socket() as closed:
@@ -198,7 +198,7 @@ def test_an_invalid_url_is_an_error_that_does_not_repeat_it(lit, url):
     )
 
 
-def test_a_missing_url_and_another_command_are_errors(lit, trained):
+def test_rejects_a_missing_url_and_commands_other_than_fit(lit, trained):
     assert "--notify needs a value" in lit(OPTIONS, "--notify").err
     assert "notify is not an option of test" in lit(f"test --run {trained} --notify http://127.0.0.1").err
 

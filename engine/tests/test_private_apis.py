@@ -51,7 +51,7 @@ class Module(LightningModule):
 
 
 class Probe(Callback):
-    """Calls functions in the second batch of the second epoch, and keeps their results."""
+    """Callback that calls functions in the second batch of the second epoch, and stores their results."""
 
     def __init__(self, functions):
         self.functions, self.found, self.state = functions, {}, {}
@@ -66,7 +66,7 @@ class Probe(Callback):
 
 @pytest.fixture
 def fit(trainer):
-    """Train for two epochs, and return the functions' results and the trainer."""
+    """Return a function that trains for two epochs, and returns the functions' results and the trainer."""
 
     def run(functions, **options):
         probe = Probe(functions)
@@ -107,7 +107,7 @@ def test_will_validate_ignores_a_requested_stop(fit, last):
     assert fit({"": asked}, val_check_interval=2 if last else 4)[0][""] == (last, True)
 
 
-def test_fetching_a_batch_and_a_training_step_are_not_in_a_hook(trainer):
+def test_is_in_hook_is_false_while_fetching_a_batch_and_in_training_step(trainer):
     class Asking(Module):
         def training_step(self, batch, batch_idx):
             found.append(_lightning.is_in_hook(self.trainer))
@@ -135,7 +135,7 @@ def test_loop_state_and_set_loop_counters(fit):
 
 
 class Positions(Callback):
-    """Collects `epochs_in` of the checkpoints that could be saved at each hook."""
+    """Callback that collects `epochs_in` for a checkpoint saved at each hook."""
 
     def __init__(self):
         self.found = {}
@@ -238,7 +238,7 @@ def test_disable_requeue(trainer):
     assert made._accelerator_connector.cluster_environment.auto_requeue is False
 
 
-def test_no_profiler_measures_every_action_of_a_step(fit):
+def test_noprofiler_is_called_for_the_training_step(fit):
     measured = []
     profile = _lightning.NoProfiler()
     profile.profile = lambda name: measured.append(name) or _lightning.NoProfiler.profile(name)
@@ -445,7 +445,7 @@ def test_batch_norm():
 
 
 @pytest.mark.skipif(torch.__version__ < "2.14", reason="earlier versions of torch fix the length of an exported GRU")
-def test_recurrences_as_loops_keep_the_length_of_a_gru_free():
+def test_recurrences_as_loops_export_a_gru_with_dynamic_length():
     length = torch.export.Dim.DYNAMIC
     with ExitStack() as stack:
         for context in _lightning.recurrences_as_loops():
@@ -534,7 +534,7 @@ def test_schema_parts():
         assert callable(getattr(schema, method))
 
 
-def test_reason_in_finds_the_reason_in_a_message_of_jsonargparse():
+def test_find_reason_extracts_the_reason_from_a_jsonargparse_message():
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("--width", type=int | None)
     with pytest.raises(jsonargparse.ArgumentError) as error:
@@ -543,7 +543,7 @@ def test_reason_in_finds_the_reason_in_a_message_of_jsonargparse():
 
 
 class Logging(Module):
-    """Logs a mean over steps and epochs, a maximum and a metric object in training, and a mean in validation."""
+    """Module that logs a mean, a maximum and a metric object in training, and a mean in validation."""
 
     def __init__(self):
         super().__init__()
@@ -562,7 +562,7 @@ class Logging(Module):
 
 
 class Hooks(Callback):
-    """Calls functions at the end of the given batch and of the validation, and keeps their results."""
+    """Callback that calls functions after the given batch and after validation, and stores their results."""
 
     def __init__(self, batch=None, function=None, validated=None):
         self.batch, self.function, self.validated, self.found = batch, function, validated, {}
@@ -584,7 +584,7 @@ def trained(module, hooks, tmp_path, **options):
     return trainer
 
 
-def test_logged_values_are_those_of_the_stage(tmp_path):
+def test_logged_values_returns_only_values_of_the_current_stage(tmp_path):
     hooks = Hooks(3, _lightning.logged_values, _lightning.logged_values)
     trained(Logging(), hooks, tmp_path)
     assert set(hooks.found["train"]) == {"loss", "largest", "metric"}
@@ -592,7 +592,7 @@ def test_logged_values_are_those_of_the_stage(tmp_path):
     assert hooks.found["train"]["largest"] >= hooks.found["train"]["metric"]
 
 
-def test_what_was_logged_so_far_can_be_logged_again(tmp_path):
+def test_values_logged_so_far_can_be_logged_again(tmp_path):
     """`log_again` restores the values, and `add_to_logged` adds them to the values since Lightning's reset."""
     torch.manual_seed(0)
     module = Logging()

@@ -20,7 +20,7 @@ SLURM_TASK = {
 }  # fmt: skip
 
 
-def test_a_single_process_is_the_first_whatever_its_rank_in_a_job(lit, monkeypatch):
+def test_a_single_process_has_rank_0_regardless_of_its_slurm_rank(lit, monkeypatch):
     monkeypatch.setattr(rank_zero_only, "rank", 1)  # Lightning sets this from SLURM_PROCID at import
     for name, value in SLURM_TASK.items():
         monkeypatch.setenv(f"SLURM_{name}", str(value))
@@ -48,13 +48,13 @@ def holder(trained):
     process.communicate()
 
 
-def test_a_run_that_another_process_trains_is_left_alone(lit, trained, holder):
+def test_a_run_locked_by_another_process_is_not_changed(lit, trained, holder):
     before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
     result = lit(f"fit --run {trained} --trainer.max_epochs=4")
     assert result.status == 2
     assert result.err == f"error: another process is training the run {trained}\n"
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
     assert lit(f"validate --run {trained}").status == 0
-    holder.kill()  # the lock ends with its process
+    holder.kill()  # releases the lock
     holder.wait()
     assert lit(f"fit --run {trained} --trainer.max_epochs=4 --model.schedulers=null").status == 0

@@ -70,7 +70,7 @@ def edit(run, **facts):
     (run.path / "provenance.json").write_text(json.dumps([*earlier, {**last, **facts}]))
 
 
-def test_a_fork_is_reproduced_with_the_code_that_it_was_trained_with(lit, fitted, workspace):
+def test_a_fork_is_reproduced_with_its_original_code(lit, fitted, workspace):
     assert lit(f"fit --fork {RUN} --trainer.max_epochs=3 --run_name=b").status == 0
     (workspace / "src" / "mine" / "data.py").write_text("broken")
     done = lit("reproduce runs/quickstart/b --here --json")
@@ -86,7 +86,7 @@ def test_a_fork_is_reproduced_with_the_code_that_it_was_trained_with(lit, fitted
     assert git("status", "--porcelain").split() == ["M", "src/mine/data.py"]
 
 
-def test_a_different_result_has_a_place_and_a_reason(lit, fitted):
+def test_a_different_result_is_reported_with_its_location_and_likely_reason(lit, fitted):
     config = fitted.config_file
     config.write_text(config.read_text().replace("seed_everything: 42", "seed_everything: 43"))
     versions = {**fitted.entries()[0]["versions"], "torch": "1.0"}
@@ -125,7 +125,7 @@ def test_changed_data_are_found_before_training(lit, fitted):
         ({"fork": {"run": "runs/gone", "step": 3}}, "the run was forked from runs/gone, which does not exist"),
     ],
 )
-def test_what_cannot_be_reproduced_is_rejected_in_one_line(lit, trained, facts, why):
+def test_runs_that_cannot_be_reproduced_are_rejected_in_one_line(lit, trained, facts, why):
     edit(RunDir(trained), **{"git": {"commit": "HEAD", "dirty": False}, **facts})
     (trained / "code.patch").unlink(missing_ok=True)
     done = lit("reproduce", trained, "--here")
@@ -148,7 +148,7 @@ def test_runs_without_provenance_or_with_several_versions_are_rejected(lit, trai
     assert "No such file" not in lit("reproduce runs/quickstart/tinny").err
 
 
-def test_outside_of_a_repository_nothing_can_be_checked_out(lit, trained, workspace):
+def test_fails_outside_of_a_git_repository(lit, trained, workspace):
     edit(RunDir(trained), git={"commit": "HEAD", "dirty": False})
     shutil.rmtree(workspace / ".git")
     assert "git rev-parse failed" in lit("reproduce", trained, "--here").err

@@ -137,7 +137,7 @@ class Server(ThreadingHTTPServer):
         return {"upsertSweep": {"sweep": found, "configValidationWarnings": []}}
 
     def on_SweepWithRuns(self, sent: dict[str, Any]) -> dict[str, Any]:
-        """Return what an agent reads first, which includes its `command`."""
+        """Return the sweep that an agent reads first, including its `command`."""
         sweep = next(sweep for sweep in self.sweeps if sweep.name == sent["sweep"])
         found = {"id": sweep.name, "name": sweep.name, "state": "RUNNING", "config": yaml.safe_dump(sweep.config)}
         return {"project": {"sweep": {**found, "runs": {"edges": []}}}}

@@ -41,7 +41,7 @@ def reaches(part):
 
 
 @pytest.mark.slow
-def test_the_time_to_an_accuracy(measured):
+def test_mnist_part_measures_time_to_accuracy(measured):
     parts = measured("mnist")
     assert list(parts) == ["mnist"]
     assert reaches(parts["mnist"])
@@ -49,7 +49,7 @@ def test_the_time_to_an_accuracy(measured):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_device_computes_what_the_cpu_computes_and_resumes_exactly(measured):
+def test_device_matches_the_cpu_resumes_exactly_and_never_waits(measured):
     parts = measured("same", "resume", "waits")
     compared = [row for row in parts["same"].values() if isinstance(row, dict) and "cpu" in row]
     assert len(compared) == 6
@@ -59,12 +59,12 @@ def test_the_device_computes_what_the_cpu_computes_and_resumes_exactly(measured)
     assert parts["resume"]["different"] == []
     assert parts["resume"]["same"]
     counts = [row["waits in two batches"] for row in parts["waits"].values() if isinstance(row, dict)]
-    assert counts == [0] * 5  # a CPU has nothing to wait for; without an observation there would be one
+    assert counts == [0] * 5  # a CPU never waits; if nothing was recorded, the count is 1
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_speed_and_longer_records(measured):
+def test_speed_and_longer_parts_report_their_results(measured):
     parts = measured("speed", "fashion_mnist", "multi30k")
     assert reaches(parts["fashion_mnist"])
     assert reaches(parts["multi30k"])

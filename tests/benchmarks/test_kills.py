@@ -1,4 +1,4 @@
-"""benchmarks/kills.py and benchmarks/restarts.py with few kills."""
+"""benchmarks/kills.py and benchmarks/restarts.py with a few kills."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def result_of(folder, name, *options):
-    """Run a benchmark and return its JSON file."""
+    """Run a benchmark and return the content of its JSON file."""
     file = folder / "result.json"
     command = [sys.executable, BENCHMARKS / f"{name}.py", *options, "--out", file]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=550)
@@ -21,7 +21,7 @@ def result_of(folder, name, *options):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_runs_killed_at_any_moment_end_as_if_they_had_not_been(tmp_path):
+def test_runs_killed_at_any_moment_match_uninterrupted_runs(tmp_path):
     """The benchmark kills 100 runs of all kinds; this test kills a few single-process runs."""
     options = ["--folder", tmp_path / "kills", "--kills", "2", "--kinds", "halves", "ema"]
     result = result_of(tmp_path, "kills", *options)
@@ -30,7 +30,7 @@ def test_runs_killed_at_any_moment_end_as_if_they_had_not_been(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_killed_worker_is_restarted_and_the_run_ends_as_if_nothing_had_been(tmp_path):
-    """Each start needs its own part of the store. Otherwise, workers hang or fail because they read old addresses."""
+def test_run_with_a_restarted_worker_matches_an_uninterrupted_run(tmp_path):
+    """Each start needs its own store namespace. Otherwise, workers read old addresses and hang or fail."""
     result = result_of(tmp_path, "restarts", "--kills", "1")
     assert [(run["restarts"], run["different"]) for run in result["runs"]] == [(1, [])]

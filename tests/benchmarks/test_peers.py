@@ -15,7 +15,7 @@ LOG = """2026-01-01 10:00:00,000 - INFO - joeynmt.training - EPOCH 1
 """
 
 
-def test_both_sides_count_target_tokens_after_the_first_steps(monkeypatch):
+def test_both_toolkits_count_target_tokens_after_the_warm_up(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     for file in (Path(__file__).parents[2] / "benchmarks").glob("*.py"):  # other modules may have these names
         monkeypatch.setitem(sys.modules, file.stem, None)

@@ -1,4 +1,4 @@
-"""Tests what is read from users' CSV files, and that error messages contain the line and column."""
+"""Reading users' CSV files, and error messages that contain the line and column."""
 
 import random
 
@@ -48,7 +48,7 @@ def test_all_rows_are_read(tmp_path, text):
     assert all_rows(data) == EXPECTED
 
 
-def test_columns_are_chosen_by_name_and_order_and_others_may_hold_text(tmp_path):
+def test_columns_are_selected_by_name_and_unused_columns_may_contain_text(tmp_path):
     rows = [(a, "", y, "some text", b) for a, b, y in ROWS]
     file = write(tmp_path, lines(rows, "a,hole,y,note,b"))
     data = CSV(file, ["b", "y"], ["a"])
@@ -61,8 +61,8 @@ def test_columns_are_chosen_by_name_and_order_and_others_may_hold_text(tmp_path)
     assert all_rows(CSV(write(tmp_path, lines(unnamed, ",a,b,y")), "y")) == EXPECTED
 
 
-def test_numpys_reader_returns_the_same_numbers(tmp_path, monkeypatch):
-    """The fast reader is used for plain numbers, rounds like Python, and is not used if there is any other cell."""
+def test_numpy_reader_rounds_like_python_and_is_used_only_for_plain_numbers(tmp_path, monkeypatch):
+    """The fast reader rounds like Python. It is not used if any cell is not a plain number."""
     draw = random.Random(0)
     rows = [[f"{draw.gauss(0, 1) * 10.0 ** draw.randint(-45, 37):.{draw.randint(1, 20)}g}" for _ in range(3)]
             for _ in range(1000)] + [["1e-320", "-0", "+.5"], ["3.402823e38", " 7 ", "1\u00a0"]]  # fmt: skip
@@ -83,7 +83,7 @@ def test_delimiter(tmp_path, delimiter, mark):
 
 
 def changed(line, column, text):
-    """Return the table with a replaced line. Lines are counted as in an editor."""
+    """Return the table with one cell replaced. Lines are counted as in an editor."""
     rows = [list(row) for row in ROWS]
     rows[line - 2][column] = text
     return lines(rows)
@@ -113,6 +113,6 @@ def changed(line, column, text):
         (lines(), {"delimiter": ",,"}, "delimiter must be one character, got ',,'"),
     ],
 )
-def test_bad_input_is_an_error_that_says_where(tmp_path, text, kwargs, message):
+def test_errors_report_the_location_of_invalid_input(tmp_path, text, kwargs, message):
     with pytest.raises(DataError, match=message):
         CSV(write(tmp_path, text), **{"target_names": "y", "feature_names": None, **kwargs})

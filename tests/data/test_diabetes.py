@@ -1,4 +1,4 @@
-"""The included table."""
+"""The bundled diabetes table."""
 
 import torch
 from sklearn.datasets import load_diabetes
@@ -6,7 +6,7 @@ from sklearn.datasets import load_diabetes
 from lit_project.data.tables import Diabetes
 
 
-def test_diabetes_is_the_original_unscaled():
+def test_diabetes_matches_the_unscaled_original():
     data, original = Diabetes(), load_diabetes(scaled=False)
     assert data.feature_names == original.feature_names
     assert [data.size_of(split) for split in ("train", "val", "test")] == [301, 53, 88]

@@ -19,7 +19,7 @@ def digits():
     return data
 
 
-def test_the_file_holds_the_arrays_of_scikit_learn():
+def test_bundled_file_matches_scikit_learn():
     found, expected = np.load(Path(module.__file__).parent / "files" / "digits.npz"), load_digits()
     assert np.array_equal(found["images"].astype(float), expected.images)
     assert np.array_equal(found["target"].astype(int), expected.target)
@@ -47,7 +47,7 @@ def test_splits_are_a_partition_of_the_original(digits):
     assert len({tuple(row) for row in joined}) == 1797  # no duplicates, so the splits are disjoint
 
 
-def test_mean_and_std_are_those_of_the_training_split(digits):
+def test_mean_and_std_match_the_training_split(digits):
     values = digits.splits["train"][0].double() / 255
     assert digits.mean == [pytest.approx(values.mean().item(), abs=0.01)]
     assert digits.std == [pytest.approx(values.std().item(), abs=0.01)]

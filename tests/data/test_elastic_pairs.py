@@ -21,11 +21,11 @@ def test_each_step_has_the_same_pairs_for_all_processes_and_micro_batches(size):
     check_each_step(pairs, size, SPLITS[::5])
 
 
-def test_every_step_may_be_followed_by_another_split_of_the_pairs():
+def test_processes_and_micro_batches_may_change_after_any_step():
     check_other_splits(pairs)
 
 
-def test_pairs_of_other_batches_are_refused_within_an_epoch():
+def test_resuming_mid_epoch_rejects_different_batches():
     """Without a global batch size, batches are split differently for one and two processes."""
     state = {**Loader(Numbers(), pairs(300, 2, batch_size=10)).state_dict(), "position": 3}
     for other in (pairs(300, batch_size=20), pairs(300, global_batch_size=20)):

@@ -29,7 +29,7 @@ def idx(values):
 
 @pytest.fixture
 def originals():
-    """Images and labels of both official splits. The class is the index modulo ten."""
+    """Return images and labels of both official splits. The class is the index modulo ten."""
     generator = torch.Generator().manual_seed(0)
     return {
         split: (
@@ -47,7 +47,7 @@ def kind(request):
 
 @pytest.fixture
 def raw(tmp_path, monkeypatch, originals, kind):
-    """The folder of the archives, for which torchvision expects their MD5 sums. There is no network."""
+    """Write archives whose MD5 sums torchvision expects, block the network, and return their folder."""
     folder = tmp_path / kind.NAME / "raw"
     folder.mkdir(parents=True)
     resources = []
@@ -75,7 +75,7 @@ def prepared(kind, raw, **kwargs):
     return data
 
 
-def test_the_test_split_is_the_official_one_and_the_others_a_partition_of_the_training_images(kind, raw, originals):
+def test_test_split_is_official_and_val_is_taken_from_the_training_images(kind, raw, originals):
     data = prepared(kind, raw)
     images, targets = data.splits["test"]
     assert (images.dtype, targets.dtype) == (torch.uint8, torch.int64)
@@ -91,7 +91,7 @@ def test_the_test_split_is_the_official_one_and_the_others_a_partition_of_the_tr
 
 
 @pytest.mark.parametrize("damage", ["flipped byte", "truncated", "empty", "missing"])
-def test_corrupt_or_missing_archives_without_network_are_an_error_that_says_what_to_put_where(kind, raw, damage):
+def test_offline_error_lists_the_archives_to_download_and_their_folder(kind, raw, damage):
     broken = [FILES["train", "labels"], FILES["test", "images"]]
     for archive in broken:
         content = bytearray((raw / archive).read_bytes())

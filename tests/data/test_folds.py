@@ -37,7 +37,7 @@ def samples(split):
 
 
 @pytest.mark.parametrize("folds", [2, 3, 7])
-def test_folds_share_each_class_to_within_one(folds):
+def test_folds_are_stratified_to_within_one_sample(folds):
     labels = torch.tensor([0] * 50 + [1] * 13 + [2] * 2 + [3])[torch.randperm(66)]
     fold = folds_of(labels, folds)
     assert torch.equal(fold, folds_of(labels, folds))
@@ -52,7 +52,7 @@ def test_folds_share_each_class_to_within_one(folds):
 @pytest.mark.parametrize(
     "make", [Digits, Diabetes, lambda **fold: ImageFolder("data/images", **fold)], ids=["digits", "table", "folder"]
 )
-def test_each_sample_is_in_the_test_of_one_fold(make, image_folder):
+def test_each_sample_is_in_the_test_split_of_exactly_one_fold(make, image_folder):
     whole = [loaded(make(folds=4, fold=k)).splits for k in range(4)]
     everything = sorted(sample for split in loaded(make()).splits.values() for sample in samples(split))
     assert sorted(sample for splits in whole for sample in samples(splits["test"])) == everything
@@ -60,7 +60,7 @@ def test_each_sample_is_in_the_test_of_one_fold(make, image_folder):
         assert sorted(sample for split in SPLITS for sample in samples(splits[split])) == everything
 
 
-def test_classes_and_statistics_are_those_of_the_training_part(image_folder):
+def test_folds_are_stratified_and_statistics_use_only_the_training_split(image_folder):
     for k in range(3):
         digits, table = (loaded(kind(folds=3, fold=k)) for kind in (Digits, Diabetes))
         counts = [torch.bincount(digits.splits[split][1]) for split in SPLITS]
@@ -74,7 +74,7 @@ def test_classes_and_statistics_are_those_of_the_training_part(image_folder):
 
 
 @pytest.mark.parametrize("options", [{"test_size": 0.25}, {"test_size": 10}, {"folds": 4, "fold": 3}])
-def test_images_with_several_labels_have_parts_too(options):
+def test_multilabel_images_can_be_split_by_size_or_into_folds(options):
     images = TensorDataset(torch.zeros(40, 3, 8, 8, dtype=torch.uint8), torch.arange(80).reshape(40, 2) % 2)
     images.targets = images.tensors[1]
     data = loaded(DatasetImages(images, class_names=["a", "b"], input_shape=(3, 8, 8), **options))
@@ -110,7 +110,7 @@ def test_connected_sentences_stay_together():
         leak_free_folds(pairs[:9], 2)
 
 
-def test_an_official_test_has_no_folds(tmp_path, splits):
+def test_data_with_an_official_test_split_rejects_folds(tmp_path, splits):
     root, _ = splits
     for kind in (MNIST, Multi30k):  # before a download
         with pytest.raises(DataError, match=f"{kind.__name__} has its own test split, so folds"):
@@ -123,7 +123,7 @@ def test_an_official_test_has_no_folds(tmp_path, splits):
             data.setup("test")
 
 
-def test_folds_that_cannot_be(tmp_path):
+def test_invalid_folds_are_rejected(tmp_path):
     with pytest.raises(DataError, match="folds must be at least 2, and fold must be from 0 to folds - 1, got 3 and 3"):
         Digits(folds=3, fold=3)
     with (tmp_path / "few.csv").open("w") as file:

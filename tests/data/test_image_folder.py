@@ -1,4 +1,4 @@
-"""Image folders of users: layouts, classes, unreadable files, and the same interface as for in-memory data."""
+"""Image folders: layouts, classes, hidden files, and the same interface as for in-memory data."""
 
 import shutil
 
@@ -10,7 +10,7 @@ from picture_data import CLASSES, batches, small, write
 
 
 def brightness(images):
-    """Return a value that identifies an image of `write`, from uint8 or from floats in [0, 1]."""
+    """Return the brightness of each image, which identifies it. Images are uint8 or floats in [0, 1]."""
     scale = 1 if images.dtype == torch.uint8 else 255
     return (images.float() * scale).flatten(1).mean(1).round().long().tolist()
 
@@ -35,7 +35,7 @@ def values(data, split):
     return [value for batch in batches(data, split) for value in brightness(batch.images)]
 
 
-def test_without_a_val_folder_a_fixed_part_of_train_is_validation(splits):
+def test_without_a_val_folder_a_fixed_part_of_train_is_used_for_validation(splits):
     root, _ = splits
     shutil.rmtree(root / "val")
     data = small(root, val_size=6, seed=1)
@@ -54,7 +54,7 @@ def test_single_folder_is_split_into_three(tmp_path):
     assert values(small(tmp_path / "root", test_size=0.25, seed=9), "test") == found["test"]
 
 
-def test_hidden_files_and_folders_are_neither_classes_nor_samples_and_gifs_are(tmp_path):
+def test_hidden_files_and_folders_are_ignored_and_gifs_are_read(tmp_path):
     write(tmp_path, 3)
     for name in (".ipynb_checkpoints", "ant/.ipynb_checkpoints"):
         (tmp_path / name).mkdir()

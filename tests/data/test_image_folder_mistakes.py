@@ -1,4 +1,4 @@
-"""Tests which folders are treated as splits or classes, and one-line messages for invalid folders."""
+"""Folders that are treated as splits or classes, and one-line messages for invalid folders."""
 
 import gc
 import shutil
@@ -17,7 +17,7 @@ from picture_data import CLASSES, batches, small, write
         ({"train": "Fit", "val": "Check", "test": None}, r"the folders in .* \(Check, Fit\) contain no images"),
         ({"val": "training"}, "several folders for the train split: train, training"),
     ],
-    ids=["no train", "unknown names", "twice"],
+    ids=["no train", "unknown names", "train twice"],
 )
 def test_splits_are_never_taken_for_classes(splits, renamed, message):
     root, _ = splits
@@ -27,7 +27,7 @@ def test_splits_are_never_taken_for_classes(splits, renamed, message):
         small(root)
 
 
-def test_a_class_may_be_called_train_and_classes_may_hold_folders(tmp_path):
+def test_classes_may_be_named_train_and_may_contain_subfolders(tmp_path):
     write(tmp_path / "vehicles", 3)
     (tmp_path / "vehicles" / "cat").rename(tmp_path / "vehicles" / "train")
     assert small(tmp_path / "vehicles").class_names == ["ant", "bee", "train"]
@@ -64,7 +64,7 @@ def test_validation_and_test_images_may_lack_classes(splits):
         small(root).setup("fit")
 
 
-def test_a_folder_without_images_is_named(splits):
+def test_class_folder_without_images_is_reported(splits):
     root, _ = splits
     for file in (root / "train" / "bee").iterdir():
         file.unlink()
@@ -73,7 +73,7 @@ def test_a_folder_without_images_is_named(splits):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_unreadable_image_is_an_error_that_names_the_file(splits, workers, monkeypatch):
+def test_unreadable_image_is_reported_with_its_path(splits, workers, monkeypatch):
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)  # torch's default is 5 s
     root, _ = splits
     broken = root / "train" / "bee" / "03.png"
@@ -104,7 +104,7 @@ def test_impossible_val_size_is_an_error(splits, val_size):
         small(root, val_size=val_size).setup("fit")
 
 
-def test_links_that_lead_up_or_to_a_folder_again_add_no_images(tmp_path):
+def test_links_to_parents_or_visited_folders_add_no_images(tmp_path):
     write(tmp_path, 10)
     (tmp_path / "ant" / "more").mkdir()
     Image.new("L", (6, 5), 99).save(tmp_path / "ant" / "more" / "10.png")

@@ -14,7 +14,7 @@ NEW = [[0.5, -1.0], [2.0, 3.5], [-0.25, 0.0]]
 
 @pytest.fixture
 def run(lit, workspace):
-    """A run that predicts `y` from `a` and `b`. new.csv contains `NEW` with more columns in a different order."""
+    """Train a run to predict `y` from `a` and `b`. new.csv contains `NEW` with more columns in a different order."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(60, 2, generator=generator).tolist()
     write(workspace / "train.csv", [[a, b, a - 2 * b] for a, b in rows], "a,b,y")
@@ -32,7 +32,7 @@ def predicted(run, name="table_new"):
     return list(csv.DictReader((run / "predictions" / f"{name}.csv").open()))
 
 
-def test_new_rows_are_predicted_by_the_names_of_their_columns(lit, run, workspace):
+def test_prediction_for_new_rows_selects_columns_by_name(lit, run, workspace):
     from lit_project.tasks.regression import Regressor
 
     assert lit(f"predict --run {run} --table new.csv").status == 0
@@ -62,7 +62,7 @@ def test_new_rows_are_predicted_by_the_names_of_their_columns(lit, run, workspac
     assert found == [("0", "3", "1"), ("2", "6", "3"), ("5", "9", "5")]  # the first row spans two lines
 
 
-def test_predictions_of_the_test_split_name_their_lines_in_the_file(lit, run):
+def test_predictions_of_the_test_split_include_their_line_numbers(lit, run):
     assert lit(f"predict --run {run}").status == 0
     lines = (run.parents[2] / "train.csv").read_text().splitlines()
     rows = predicted(run, "test")
@@ -80,7 +80,7 @@ BAD = {
 }
 
 
-def test_the_table_of_the_training_is_not_needed_and_what_is_wrong_is_said_in_a_line(lit, run, workspace):
+def test_predict_does_not_need_the_training_table_and_errors_take_one_line(lit, run, workspace):
     for name, (text, words) in BAD.items():
         if text is not None:
             (workspace / name).write_text(text)

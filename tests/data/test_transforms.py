@@ -15,7 +15,7 @@ from pixels import images, windows
 
 
 @pytest.mark.parametrize(("padding", "fill"), [(1, 0), (2, 7)])
-def test_crop_gives_each_sample_one_window_of_its_padded_image(padding, fill):
+def test_crop_returns_one_window_of_each_padded_image(padding, fill):
     torch.manual_seed(0)
     batch = images(batch=200)
     cropped = RandomCrop(padding, fill)(batch)
@@ -42,7 +42,7 @@ def test_flip_mirrors_whole_samples_with_probability_p():
     assert abs(mirrored.sum().item() - 10_000 * p) < 5 * (10_000 * p * (1 - p)) ** 0.5
 
 
-def test_resized_crop_is_torchvisions_for_the_same_part(monkeypatch):
+def test_resized_crop_matches_torchvision_for_the_same_box(monkeypatch):
     torch.manual_seed(0)
     images = torch.rand(4, 3, 20, 30)
     boxes = torch.tensor([[0, 0, 20, 30], [3, 5, 10, 7], [19, 29, 1, 1], [2, 0, 5, 30]])
@@ -53,7 +53,7 @@ def test_resized_crop_is_torchvisions_for_the_same_part(monkeypatch):
         assert torch.allclose(part, expected, atol=1e-5)
 
 
-def test_resized_crop_draws_area_and_proportions_as_defined():
+def test_resized_crop_draws_area_and_aspect_ratio_from_their_ranges():
     torch.manual_seed(0)
     _, _, h, w = RandomResizedCrop(8, scale=(0.2, 0.4), ratio=(0.5, 2.0)).boxes(4000, 100, 100).unbind(1)
     areas, ratios = h * w / 10000, w / h
@@ -64,7 +64,7 @@ def test_resized_crop_draws_area_and_proportions_as_defined():
 
 
 def erased_boxes(erased):
-    """Return top, left, height and width of the part of each image `(B, 1, H, W)` that is 0; zeros if there is none."""
+    """Return top, left, height and width of the zeros in each image `(B, 1, H, W)`, or four zeros if it has none."""
     boxes = []
     for image in erased[:, 0]:
         y, x = (image == 0).nonzero().unbind(1)
@@ -76,7 +76,7 @@ def erased_boxes(erased):
     return torch.tensor(boxes)
 
 
-def test_erasing_covers_as_many_pixels_as_torchvisions():
+def test_erased_boxes_match_the_statistics_of_torchvision():
     torch.manual_seed(0)
     batch = torch.ones(3000, 1, 28, 28)
     boxes = erased_boxes(RandomErasing(p=0.4, ratio=(0.8, 3.0))(batch))
@@ -105,7 +105,7 @@ def test_erasing_keeps_the_dtype_and_all_channels_get_the_same_value():
     assert torch.equal(RandomErasing(p=1, scale=(2.0, 2.0))(batch), batch)  # too large to fit
 
 
-def test_affine_is_torchvisions_for_the_same_draw(monkeypatch):
+def test_affine_matches_torchvision_for_the_same_parameters(monkeypatch):
     torch.manual_seed(0)
     images = torch.rand(4, 3, 20, 30)
     draws = [[0, 0, 0, 1, 0], [30, 2, -3, 1.3, 0], [-70, 0, 5.5, 0.6, 20], [5, -4, 0, 1, -35]]
@@ -118,7 +118,7 @@ def test_affine_is_torchvisions_for_the_same_draw(monkeypatch):
         assert torch.allclose(moved, expected, atol=1e-4)
 
 
-def test_affine_draws_for_each_image_within_its_ranges():
+def test_affine_draws_parameters_per_image_within_their_ranges():
     torch.manual_seed(0)
     limits = torch.tensor([[-10, 10], [-6, 6], [-4, 4], [0.8, 1.1], [-5, 5]])
     drawn = RandomAffine(10, translate=0.2, scale=(0.8, 1.1), shear=5).draw(4000, height=20, width=30)
@@ -126,15 +126,15 @@ def test_affine_draws_for_each_image_within_its_ranges():
     assert torch.allclose(drawn.mean(dim=1), limits.mean(dim=1), atol=0.3)
 
 
-def test_affine_of_no_size_changes_nothing():
+def test_affine_with_zero_degrees_is_the_identity():
     batch = images(batch=3)
     assert torch.equal(RandomAffine(0)(batch), batch)
 
 
-def test_parts_reach_the_whole_image_and_all_its_edges():
+def test_resized_crop_boxes_can_be_full_size_and_are_placed_uniformly():
     torch.manual_seed(0)
     boxes = RandomResizedCrop(4, scale=(0.8, 1.0), ratio=(1.0, 1.0)).boxes(2000, 10, 10)
-    # The side is √scale of 10 pixels, rounded, which is ten pixels if the scale is at least 0.9025.
+    # The side is 10 · √scale pixels, rounded, so it is ten pixels if the scale is at least 0.9025.
     assert (boxes[:, 3] == 10).float().mean().item() == pytest.approx((1 - 0.9025) / 0.2, abs=0.05)
     small = RandomResizedCrop(4, scale=(0.25, 0.25), ratio=(1.0, 1.0)).boxes(2000, 10, 10)
     for axis in (0, 1):

@@ -23,7 +23,7 @@ from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
 
 @pytest.fixture
 def two():
-    """A mesh in which this process is the first of two. The second process does not exist, so nothing is sent."""
+    """Return a function that creates a mesh of two processes. Only the first exists, so nothing is sent."""
     distributed.init_process_group("fake", rank=0, world_size=2)
     yield lambda data, tensor: init_device_mesh(
         "cpu", (data, tensor), mesh_dim_names=("data_parallel", "tensor_parallel")
@@ -40,7 +40,7 @@ class Part(nn.Module):
         self.trainer = SimpleNamespace(strategy=Sharded(), precision_plugin=SimpleNamespace(scaler=None))
 
 
-def test_halves_of_the_hidden_layers(two):
+def test_tensor_parallelism_splits_the_feedforward_layers_in_half(two):
     task = Part(TransformerSeq2Seq(11, 13, size=8, heads=2, encoder_layers=1, decoder_layers=1))
     whole_sizes = {name: parameter.shape for name, parameter in task.named_parameters()}
     shard(task, two(1, 2))
@@ -52,7 +52,7 @@ def test_halves_of_the_hidden_layers(two):
     assert {name: parameter.shape for name, parameter in task.named_parameters()} == whole_sizes
 
 
-def test_each_process_of_fsdp2_has_half_of_everything(two):
+def test_each_fsdp2_process_stores_half_of_the_parameters(two):
     net = TransformerSeq2Seq(12, 14, size=8, heads=2, encoder_layers=1, decoder_layers=1)
     count = sum(parameter.numel() for parameter in net.parameters())
     task = Part(net)
@@ -62,7 +62,7 @@ def test_each_process_of_fsdp2_has_half_of_everything(two):
 
 
 @pytest.mark.parametrize("container", [nn.Sequential, lambda *blocks: nn.ModuleList(blocks), lambda *_: nn.Identity()])
-def test_blocks_in_a_container_are_gathered_one_by_one(two, container):
+def test_blocks_in_a_container_are_sharded_individually(two, container):
     net = SmallResNet((1, 8, 8), 3, depth=8, width=4)
     blocks = [*net.blocks]
     net.blocks = container(*blocks)
@@ -78,12 +78,12 @@ def test_blocks_in_a_container_are_gathered_one_by_one(two, container):
         (nn.Linear(2, 2), "Linear has no tensor_parallel_plan: use the overlay fsdp2 instead"),
     ],
 )
-def test_nets_that_cannot_be_split(two, net, says):
+def test_nets_that_cannot_be_split_are_rejected(two, net, says):
     with pytest.raises(UserError, match=says):
         shard(Part(net), two(1, 2))
 
 
-def test_weights_beside_the_net_another_strategy_and_averages(two):
+def test_rejects_weights_outside_the_net_averaging_and_other_strategies(two):
     task = Part(nn.Linear(2, 2))
     task.scale = nn.Parameter(torch.ones(1))
     with pytest.raises(UserError, match="scale belongs to the task itself"):
@@ -111,7 +111,7 @@ def test_bf16_mixed_averages_gradients_in_float32(two):
         other.net(images)
 
 
-def test_norms_of_shards_beside_whole_tensors_and_shards_of_whole_ones(two):
+def test_sharded_and_plain_tensors_are_clipped_and_gathered_together(two):
     mesh = two(2, 1)["tensor_parallel"]  # one process, which has all tensors
     plain = [torch.tensor([3.0, 0.0]), torch.tensor([[0.0, 4.0]])]
     mixed = [plain[0].clone(), as_sharded(plain[1], distribute_tensor(torch.zeros(1, 2), mesh, [Shard(1)]))]
@@ -133,11 +133,11 @@ def test_norms_of_shards_beside_whole_tensors_and_shards_of_whole_ones(two):
         (torch.optim.Rprop, {"foreach": True}, "foreach Rprop does not support sharding: set foreach: false"),
     ],
 )
-def test_an_optimizer_that_cannot_work_on_shards(two, monkeypatch, kind, options, says):
+def test_optimizers_without_sharding_support_are_rejected(two, monkeypatch, kind, options, says):
     weight = nn.Parameter(distribute_tensor(torch.ones(2, 2), two(2, 1)["data_parallel"], [Shard(0)]))
     weight.grad = weight.detach().clone()
     optimizer = kind([weight], lr=0.1, **options)
-    if kind is not torch.optim.LBFGS:  # torch rejects a step of the others
+    if kind is not torch.optim.LBFGS:  # the others raise an error in torch
         with pytest.raises((RuntimeError, NotImplementedError)):
             optimizer.step()
     strategy = Sharded()
@@ -148,7 +148,7 @@ def test_an_optimizer_that_cannot_work_on_shards(two, monkeypatch, kind, options
 
 
 @pytest.mark.parametrize(("kind", "options"), [(torch.optim.LBFGS, {}), (torch.optim.SGD, {"fused": True})])
-def test_a_single_process_can_use_these_optimizers(monkeypatch, kind, options):
+def test_single_process_accepts_optimizers_without_sharding_support(monkeypatch, kind, options):
     strategy = Sharded()
     monkeypatch.setattr(ModelParallelStrategy, "setup_optimizers", lambda *_: None)
     strategy.optimizers = [kind([nn.Parameter(torch.ones(2, 2))], lr=0.1, **options)]

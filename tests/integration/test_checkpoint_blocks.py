@@ -109,7 +109,7 @@ def test_a_copy_of_the_network_uses_its_own_weights():
     assert copy(*inputs).abs().sum() > 0
 
 
-def test_blocks():
+def test_blocks_of_residual_nets_and_transformers_are_found():
     names = [type(block).__name__ for block in blocks_of(TorchvisionNet((3, 32, 32), 10, "resnet18"))]
     assert names == ["BasicBlock"] * 8
     net, _ = transformer()

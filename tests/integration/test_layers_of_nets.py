@@ -10,14 +10,16 @@ from lit_project.models.timm_net import TimmNet
 
 
 @pytest.mark.parametrize(
-    ("module", "count"), [(SmallResNet((1, 28, 28), 10), 12), (TorchvisionNet((3, 32, 32), 10), 11)], ids=["20", "18"]
+    ("module", "count"),
+    [(SmallResNet((1, 28, 28), 10), 12), (TorchvisionNet((3, 32, 32), 10), 11)],
+    ids=["resnet20", "resnet18"],
 )
 def test_layers_of_residual_nets_are_their_blocks(module, count):
     assert len(layers(module)) == count
 
 
-def test_layers_of_nets_from_elsewhere_are_their_blocks():
-    """Tests timm nets, and MNASNet, whose blocks have their own `layers`."""
+def test_layers_of_third_party_nets_are_their_blocks():
+    """Test timm nets and MNASNet, whose blocks have their own `layers`."""
     stages = layers(nn.ModuleDict({"net": TimmNet("convnext_atto", (3, 32, 32), 10)}))
     assert [path for path in stages if "stages" in path] == [f"net.backbone.stages.{stage}" for stage in range(4)]
     assert stages[0].startswith("net.backbone.stem")

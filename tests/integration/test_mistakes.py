@@ -12,7 +12,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("command", CASES)
-def test_mistake(lit, command):
+def test_mistakes_cause_a_one_line_error(lit, command):
     result = lit(command)
     assert (result.status, result.err.count("\n")) == (2, 1), result.err
     assert CASES[command] in result.err

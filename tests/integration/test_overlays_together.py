@@ -8,7 +8,7 @@ import yaml
 CONFIGS = sorted(path.name for path in (Path(__file__).parents[2] / "configs").glob("*.yaml"))
 
 
-def test_overlays_of_the_trainer_fit_every_family(lit):
+def test_trainer_overlays_combine_with_every_quickstart(lit):
     overlays = ("accumulate", "bf16", "ddp", "debug", "early_stopping", "ema", "gpu", "nan_guard", "no_decay", "wandb")
     files = " ".join(f"-c configs/overlays/{name}.yaml" for name in overlays)
     for config in CONFIGS:
@@ -18,7 +18,7 @@ def test_overlays_of_the_trainer_fit_every_family(lit):
             assert ended.value.code == 0
 
 
-def test_mixup_and_cutmix_add_up(lit, capfd):
+def test_mixup_and_cutmix_overlays_can_be_combined(lit, capfd):
     overlays = "-c configs/overlays/mixup.yaml -c configs/overlays/cutmix.yaml"
     with pytest.raises(SystemExit):
         lit(f"fit -c configs/quickstart.yaml {overlays} --print_config")

@@ -14,7 +14,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from html_pages import Page, tables
 
 
-def test_the_numbers_of_a_classifier_are_those_of_scikit_learn(lit, trained):
+def test_metrics_on_the_page_match_scikit_learn(lit, trained):
     result = lit(f"test --run {trained}")
     assert result.out.splitlines()[-1] == f"page: {trained}/index.html"
     assert lit(f"predict --run {trained}").status == 0

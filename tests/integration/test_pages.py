@@ -52,7 +52,7 @@ QUICK = {
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """The pages of real runs with real figures, by name."""
+    """Return the pages of real runs with real figures, by name."""
     folder = tmp_path_factory.mktemp("pages")
     sweep = yaml.safe_load((ROOT / "configs" / "sweeps" / "quickstart_cnn.yaml").read_text())
     del sweep["parameters"]["model.net.dropout"]  # two trials are enough
@@ -98,7 +98,7 @@ def opened(pages, browser):
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_is_legible_on_a_desk_and_on_a_phone(opened, name, scheme):
+def test_page_is_legible_on_desktop_and_phone(opened, name, scheme):
     for width in (1280, 390):
         page = opened(name, width, scheme)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -107,7 +107,7 @@ def test_a_page_is_legible_on_a_desk_and_on_a_phone(opened, name, scheme):
         assert images or page.locator("svg.plot").count()
         assert page.evaluate(OVERLAPS) == []
         assert all(image.get_attribute("alt") and image.evaluate("node => node.naturalWidth > 100") for image in images)
-        # Chart labels have 10 points at 120 dpi, at least 9 pixels on a desktop. On a phone, charts must fit.
+        # Labels are 10 pt at 120 dpi, which must be at least 9 pixels on a desktop. On a phone, figures must fit.
         small = "nodes => nodes.filter(node => node.clientWidth < .54 * node.naturalWidth).map(node => node.alt)"
         cut = small.replace("< .54 * node.naturalWidth", "> node.closest('figure').clientWidth")
         assert page.locator("figure img").evaluate_all(small if width > 400 else cut) == []
@@ -128,7 +128,7 @@ def test_a_click_sorts_the_classes_of_a_run(opened):
 
 
 @pytest.mark.slow
-def test_runs_lead_to_their_pages_and_the_config_unfolds(opened):
+def test_runs_link_to_their_pages_and_the_config_can_be_expanded(opened):
     for name in ("sweep", "comparison"):
         page = opened(name)
         page.locator("td a").first.click()
@@ -169,5 +169,5 @@ def test_curves_are_selected_hidden_and_highlighted_with_and_without_javascript(
 
 
 @pytest.mark.slow
-def test_the_page_of_a_quickstart_is_below_a_megabyte(pages):
+def test_pages_are_smaller_than_a_megabyte(pages):
     assert {name: file.stat().st_size for name, file in pages.items() if file.stat().st_size > 1e6} == {}

@@ -13,14 +13,14 @@ BLOCKS = re.findall(r"```yaml\n(schedulers:.*?)```", DOCS, re.DOTALL)
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
-def test_schedules_of_the_documentation(lit, block):
+def test_documented_schedules_can_be_plotted(lit, block):
     result = lit(
         "fit quickstart --epochs 3", [f"--model.schedulers={yaml.safe_load(block)['schedulers']}"], "--plot_lr"
     )
     assert result.status == 0, result.err
 
 
-def test_the_plan_has_a_line_an_optimizer(lit):
+def test_lr_plot_has_one_line_per_optimizer(lit):
     result = lit("fit translation_two_optimizers --model.accumulate=4 --plot_lr")
     assert result.status == 0, result.err
     assert len([line for line in result.out.splitlines() if line.startswith("lr/")]) == 2
@@ -30,7 +30,7 @@ def test_the_plan_has_a_line_an_optimizer(lit):
     ("--find batch_size", "suggested: --data.batch_size="),
     ("--plan", "time: "),
 ])  # fmt: skip
-def test_several_optimizers_are_tried_without_their_schedules(lit, option, line):
+def test_planning_options_work_with_several_optimizers(lit, option, line):
     result = lit(f"fit translation_two_optimizers {SIZES} {option}")
     assert result.status == 0, result.err
     assert line in result.out

@@ -11,7 +11,7 @@ from serving import opened, post, serving, shown, table_of
 from translation_run import HELLO, shared
 
 
-def test_images_of_a_folder_get_the_answer_of_predict(lit, monkeypatch, image_folder):
+def test_serve_matches_predict_for_an_image(lit, monkeypatch, image_folder):
     run = lit("fit -c configs/image_folder.yaml -c configs/overlays/debug.yaml --run_name=tiny").run
     file = next(image_folder.rglob("*.png"))
     assert lit(f"predict --run {run} --images {file}").status == 0
@@ -25,7 +25,7 @@ def test_images_of_a_folder_get_the_answer_of_predict(lit, monkeypatch, image_fo
     serving(lit, monkeypatch)(ask, run)
 
 
-def test_a_sentence_gets_the_answer_of_translate(lit, monkeypatch, tmp_path_factory):
+def test_serve_matches_translate_for_a_sentence(lit, monkeypatch, tmp_path_factory):
     run = shared(tmp_path_factory)
     words = "The zorglub is small."
     expected = lit("translate", "--run", run, [words], "--n_best=2")
@@ -41,7 +41,7 @@ def test_a_sentence_gets_the_answer_of_translate(lit, monkeypatch, tmp_path_fact
 
 
 @pytest.mark.slow
-def test_a_sentence_is_typed_in_the_browser(lit, monkeypatch, tmp_path_factory, browser):
+def test_browser_page_translates_a_typed_sentence(lit, monkeypatch, tmp_path_factory, browser):
     run = shared(tmp_path_factory)
     expected = lit("translate", "--run", run, [HELLO]).out.strip()
 
@@ -55,7 +55,7 @@ def test_a_sentence_is_typed_in_the_browser(lit, monkeypatch, tmp_path_factory, 
     serving(lit, monkeypatch)(ask, run)
 
 
-def test_views_at_test_time_are_in_an_exported_file(lit, trained):
+def test_exported_file_includes_test_time_augmentation(lit, trained):
     config = yaml.safe_load((trained / "config.yaml").read_text())
     config["model"]["init_args"] |= {"test_time_flips": ["horizontal"], "test_time_shift": 1}
     (trained / "config.yaml").write_text(yaml.safe_dump(config))

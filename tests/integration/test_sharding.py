@@ -1,4 +1,4 @@
-"""Sharded nets: two processes train like one, and nets that cannot be sharded are rejected in one line."""
+"""Sharded nets: two processes train like one, and invalid strategies are rejected in one line."""
 
 import csv
 import json
@@ -46,7 +46,7 @@ def metrics(run: Path) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", [MLP_RUN, TRANSFORMER_RUN], ids=["mlp", "transformer"])
-def test_a_run_that_goes_on_under_other_strategies_is_that_of_one_process(lit, tmp_path, options):
+def test_resuming_with_different_strategies_matches_single_process_training(lit, tmp_path, options):
     """Train two epochs with tensor parallelism, one with FSDP2, one in a single process. Losses match within 1e-5."""
     new = ["fit", *options.split(), *COMMON.split()]
     assert lit(new, "--run_name=one --trainer.max_epochs=4").status == 0
@@ -76,7 +76,7 @@ def test_a_run_that_goes_on_under_other_strategies_is_that_of_one_process(lit, t
 
 
 @pytest.mark.slow
-def test_shards_in_a_process_of_its_own():
+def test_shards_in_a_separate_process():
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/integration/shards.py"]
     done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout[-3000:]
@@ -94,7 +94,7 @@ def test_shards_in_a_process_of_its_own():
         (f"{' '.join(TENSOR_PARALLEL)} --trainer.devices=3", "world size 3 is not divisible by tensor_parallel_size 2"),
     ],
 )
-def test_strategies_that_do_not_fit(lit, options, says):
+def test_invalid_strategies_are_rejected_in_one_line(lit, options, says):
     result = lit(f"fit -c configs/quickstart.yaml --trainer.accelerator=cpu {options}")
     assert result.status == 2
     assert len(result.err.splitlines()) == 1

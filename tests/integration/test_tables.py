@@ -16,7 +16,7 @@ NAMES, NEW = ['a "big"', "b;c"], [0.25, -1500]
 
 @pytest.fixture
 def regression(lit, workspace):
-    """A run on a table whose column names need quotes, and its prediction for the row NEW in new.csv."""
+    """Return a run on a table whose column names need quotes, and its prediction for the row NEW in new.csv."""
     rows = np.random.default_rng(0).normal(size=(40, 2)) * [1, 1000]
     for name, lines in {"train": [[*row, row[0] + row[1]] for row in rows], "new": [[*NEW, 0]]}.items():
         with (workspace / f"{name}.csv").open("w", newline="") as file:
@@ -29,7 +29,7 @@ def regression(lit, workspace):
 
 @pytest.fixture
 def table(lit, workspace):
-    """A run on `table.csv` with two targets in very different units."""
+    """Return a run on `table.csv` with two targets in very different units."""
     draw = np.random.default_rng(0)
     features = draw.normal(size=(80, 2)) * [1, 1000]
     targets = np.stack([features @ [1, 0.001], 1e-3 * features[:, 0] + 5], axis=1)
@@ -46,7 +46,7 @@ def predicted(lit, run):
     return table_of(run, "test")
 
 
-def test_regression_takes_and_gives_the_units_of_the_table(lit, table):
+def test_exported_regressor_uses_the_units_of_the_table(lit, table):
     result = lit(f"export --run {table} --format pt2,onnx")
     assert result.status == 0, result.err
     expected = [[float(row["prediction/u"]), float(row["prediction/v"])] for row in predicted(lit, table)]
@@ -64,14 +64,14 @@ def test_regression_takes_and_gives_the_units_of_the_table(lit, table):
         assert program(torch.from_numpy(features[:size]))[0].detach().numpy() == pytest.approx(found, rel=1e-5)
 
 
-def test_data_that_are_gone_are_named(lit, table, workspace):
+def test_export_reports_missing_data(lit, table, workspace):
     (workspace / "table.csv").unlink()
     result = lit(f"export --run {table}")
     assert (result.status, result.err.count("\n")) == (2, 1)
     assert "table.csv" in result.err
 
 
-def test_a_row_gets_the_answer_of_predict(lit, monkeypatch, regression):
+def test_serve_matches_predict_for_a_row_and_reports_invalid_tables(lit, monkeypatch, regression):
     run, expected = regression
     table = Path("new.csv").read_bytes()
 
@@ -87,7 +87,7 @@ def test_a_row_gets_the_answer_of_predict(lit, monkeypatch, regression):
 
 
 @pytest.mark.slow
-def test_a_row_is_typed_in_the_browser(lit, monkeypatch, regression, browser):
+def test_browser_page_predicts_a_typed_row(lit, monkeypatch, regression, browser):
     run, expected = regression
 
     def ask(address):

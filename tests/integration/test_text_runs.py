@@ -15,8 +15,8 @@ CONFIG = str(Path(__file__).parents[2] / "configs" / "translation_quickstart.yam
 
 
 @pytest.mark.slow
-def test_translation_gets_the_gradient_of_the_big_batch_from_two_processes(tmp_path):
-    """One step on the whole training set, as one batch of all pairs or as ragged batches on two processes."""
+def test_two_processes_compute_the_gradient_of_the_full_batch(tmp_path):
+    """Take one step on the whole training set, as one batch of all pairs or as ragged batches on two processes."""
     small = [
         "fit", "-c", CONFIG, "--trainer.accelerator=cpu",
         "--test_after_fit=false", "--trainer.max_epochs=1", "--trainer.precision=64-true", "--data.size=300",
@@ -39,8 +39,8 @@ def test_translation_gets_the_gradient_of_the_big_batch_from_two_processes(tmp_p
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_other_micro_batches_from_any_step(lit, monkeypatch):
-    """The last step has few pairs. Runs stop in training and in validation, and their length sets the schedule."""
+def test_a_run_resumes_with_different_micro_batches_from_any_step(lit, monkeypatch):
+    """The last step has fewer pairs. Runs stop in training and in validation. The schedule depends on their length."""
     command = (
         f"fit -c {CONFIG} --test_after_fit=false --data.size=300 --data.val_size=20 --data.test_size=20 "
         "--model.net.hidden_size=8 --model.net.dropout=0 --trainer.precision=64-true --trainer.max_epochs=2 "
@@ -61,7 +61,7 @@ def test_a_run_goes_on_with_other_micro_batches_from_any_step(lit, monkeypatch):
 
 
 @pytest.mark.slow
-def test_translations_are_a_table_and_attention_maps_images(lit):
+def test_wandb_logs_translations_as_a_table_and_attention_maps_as_images(lit):
     overlays = "-c configs/overlays/debug.yaml -c configs/overlays/wandb.yaml"
     done = lit(f"fit -c configs/translation_quickstart.yaml {overlays}")
     assert done.status == 0, done.err

@@ -77,7 +77,7 @@ def kill(pid):
 
 @pytest.fixture
 def launch(tmp_path):
-    """Start a command in its own folder. Return the process and its output file."""
+    """Return a function that starts a command and returns its process and log file."""
     started = []
 
     def launch(words, **variables):
@@ -108,7 +108,7 @@ def lines_of(log):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_two_nodes_train_one_run_and_one_goes_on_when_the_other_is_lost(launch, tmp_path):
+def test_two_nodes_train_one_run_and_one_continues_if_the_other_is_lost(launch, tmp_path):
     """At 993b54a, `devices` and `num_nodes` were required, and kept their values for two nodes when one was lost."""
     port = free_port()
     command = documented(
@@ -150,7 +150,7 @@ def test_a_signal_saves_the_run_and_ends_it(launch, tmp_path, to):
 
 
 def launched(how):
-    """`fit` on two processes, started by torchrun or Lightning."""
+    """Return a `fit` command for two processes, started by torchrun or Lightning."""
     if how == "torchrun":
         return documented(ALONE, nproc_per_node=2, max_restarts=0)
     words = documented(ALONE)
@@ -174,7 +174,7 @@ def test_one_error_has_one_traceback(launch, tmp_path, how, rank):
 
 
 @pytest.mark.slow
-def test_a_port_that_is_taken_leaves_no_process(launch):
+def test_occupied_port_is_an_error_and_no_process_remains(launch):
     """At 993b54a, the second process kept waiting for an answer."""
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]

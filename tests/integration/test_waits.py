@@ -39,7 +39,7 @@ def words(line):
 
 
 @pytest.mark.parametrize("line", ONE, ids=lambda line: " ".join(line.split()[:1]))
-def test_one_process(line, lit, tmp_path):
+def test_single_process_never_waits(line, lit, tmp_path):
     assert lit(*words(line)).status == 0
     assert (tmp_path / "waits.0").read_text() == "3 steps\n"
 
@@ -53,7 +53,7 @@ def test_a_wait_is_counted(lit, tmp_path):
 
 
 @pytest.mark.parametrize("line", TWO)
-def test_two_processes(line, tmp_path, monkeypatch):
+def test_two_processes_never_wait(line, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     command = [sys.executable, "-m", "lit_project", *words(line)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)

@@ -66,7 +66,7 @@ class Waits(TorchDispatchMode):
 
 
 class Functions(TorchFunctionMode):
-    """Sees the calls that a CPU handles without an operation that `Waits` would see."""
+    """Intercepts calls that a CPU handles without an operation that `Waits` could intercept."""
 
     def __init__(self, waits):
         super().__init__()

@@ -51,7 +51,7 @@ def test_net_of_the_pytorch_mnist_example():
 
 
 @pytest.mark.parametrize("place", ["dropout", "head_dropout"])
-def test_dropout_is_in_both_places_and_in_training_alone(place):
+def test_dropout_applies_in_both_places_only_during_training(place):
     net = CNN((1, 8, 8), 3, layers=[4, "pool"], hidden=64, **{place: 0.5})
     x = torch.rand(4, 1, 8, 8)
     assert not torch.equal(net(x), net(x))
@@ -59,7 +59,7 @@ def test_dropout_is_in_both_places_and_in_training_alone(place):
     assert torch.equal(net(x), net(x))
 
 
-def test_any_size_of_images_and_no_hidden_layer():
+def test_accepts_any_image_size_and_no_hidden_layer():
     assert CNN((3, 33, 20), 7, layers=[4, "pool", 8], hidden=0)(torch.rand(5, 3, 33, 20)).shape == (5, 7)
 
 
@@ -73,6 +73,6 @@ def test_batch_norm_removes_the_scale_of_the_input():
     assert count(normed) == count(plain) + 4 + 8  # scale and shift replace the bias
 
 
-def test_too_small_image_is_an_error_that_says_what_to_change():
+def test_too_small_image_is_an_error_that_suggests_fewer_pool_layers():
     with pytest.raises(ValueError, match=r"layer 4 \(pool\) .* for images of 4.4 pixels: use fewer 'pool' layers"):
         CNN((1, 4, 4), 10, layers=["pool", 8, "pool", 8, "pool"])

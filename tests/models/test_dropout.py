@@ -8,7 +8,7 @@ from lit_project.models.dropout import Dropout
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_zeroes_a_share_of_p_and_scales_the_others(p, dtype):
+def test_zeroes_a_fraction_p_and_rescales_the_rest(p, dtype):
     torch.manual_seed(0)
     x = torch.ones(999, 1001, dtype=dtype, requires_grad=True)
     y = Dropout(p)(x)
@@ -26,7 +26,7 @@ def test_masks_of_neighbours_are_independent():
         assert abs((kept[distance:] * kept[:-distance]).mean().item()) < 5 * 0.21 / 1000
 
 
-def test_follows_the_seed_and_rests_in_evaluation():
+def test_is_reproducible_by_seed_and_inactive_in_evaluation():
     net, x = Dropout(0.5), torch.randn(7, 5).T  # a view with different strides
     torch.manual_seed(1)
     first = net(x)
@@ -37,7 +37,7 @@ def test_follows_the_seed_and_rests_in_evaluation():
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0])
-def test_nothing_and_everything(p):
+def test_p_of_0_keeps_and_p_of_1_zeroes_everything(p):
     x = torch.randn(10)
     assert torch.equal(Dropout(p)(x), x * (1 - p))
     assert Dropout(p)(torch.empty(0, 3)).shape == (0, 3)

@@ -17,7 +17,7 @@ def test_exp_has_the_right_derivatives():
     assert gradgradcheck(exp, x)
 
 
-def test_scaled_gradient_is_the_factor_times_the_gradient():
+def test_scale_gradient_multiplies_the_gradient_by_the_factor():
     x = doubles(6)
     (plain,) = torch.autograd.grad(x.sin().sum(), x)
     for factor in (-2.5, 0.0, 0.1):

@@ -26,7 +26,7 @@ def by_definition(logits, targets, right, wrong):
     return total / len(targets)
 
 
-def test_smoothing_in_both_definitions(batch):
+def test_label_smoothing_matches_both_definitions(batch):
     """Our smoothing distributes the rest over the other classes. torch distributes it over all classes."""
     smoothing = 0.1
     over_all = F.cross_entropy(*batch, label_smoothing=smoothing)
@@ -35,7 +35,7 @@ def test_smoothing_in_both_definitions(batch):
     assert others.item() == pytest.approx(by_definition(*batch, 1 - smoothing, smoothing / (K - 1)))
 
 
-def test_soft_targets_are_mixtures(batch):
+def test_loss_of_soft_targets_is_the_mixture_of_the_losses(batch):
     logits, one = batch
     other, loss = one.roll(1), SmoothedCrossEntropy(0.1)
     mixed = 0.3 * F.one_hot(one, K) + 0.7 * F.one_hot(other, K)
@@ -53,7 +53,7 @@ def test_focal_loss(batch):
 
 
 @pytest.mark.parametrize("gamma", [0.5, 2.0])
-def test_focal_loss_of_a_certain_sample_is_zero_and_flat(gamma):
+def test_focal_loss_and_gradient_of_a_certain_sample_are_zero(gamma):
     logits = torch.tensor([[200.0, 0.0, 0.0]], requires_grad=True)  # p = 1 in float32
     loss = FocalLoss(gamma)(logits, torch.tensor([0]))
     loss.backward()

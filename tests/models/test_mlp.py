@@ -22,7 +22,7 @@ def test_formula(activation, function):
     assert torch.allclose(net(x), expected, atol=1e-6)
 
 
-def test_dropout_zeroes_hidden_units_in_training_alone():
+def test_dropout_applies_only_during_training():
     torch.manual_seed(0)
     net = MLP((1, 8, 8), 10, hidden_sizes=[32], dropout=0.5)
     x = torch.rand(4, 1, 8, 8)

@@ -5,7 +5,7 @@ import torch
 from lit_project.models.resnet import BilinearPool
 
 
-def test_bilinear_pooling_by_its_definition():
+def test_bilinear_pooling_matches_its_definition():
     torch.manual_seed(0)
     features = torch.randn(2, 3, 4, 5, dtype=torch.double)
     pooled = BilinearPool(3)(features)
@@ -19,7 +19,7 @@ def test_bilinear_pooling_by_its_definition():
         assert torch.allclose(got, (root / root.norm()).flatten(), atol=1e-6)
 
 
-def test_its_vectors_have_length_one_and_gradients_also_at_zero():
+def test_vectors_have_unit_norm_and_gradients_are_finite_at_zero():
     pool = BilinearPool(3, channels=2)
     assert pool.size == 4
     assert torch.allclose(pool(torch.randn(6, 3, 2, 2)).norm(dim=1), torch.ones(6))
@@ -28,8 +28,8 @@ def test_its_vectors_have_length_one_and_gradients_also_at_zero():
     assert dead.grad.isfinite().all()
 
 
-def test_half_precision_has_the_gradients_of_float_up_to_rounding():
-    """Some channels and one image may be zero."""
+def test_half_precision_gradients_match_float32_up_to_rounding():
+    """One image and one channel of another image are zero."""
     dtype = torch.float16
     torch.manual_seed(0)
     features = torch.randn(3, 4, 2, 2).relu().to(dtype)

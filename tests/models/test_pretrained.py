@@ -1,4 +1,4 @@
-"""torchvision's published weights: the features equal those that torchvision computes from the same file."""
+"""torchvision's published weights: the features match those of torchvision for the same file."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def features(architecture, images):
 
 @pytest.mark.parametrize(("architecture", "kind"), [("resnet18", "file"), ("googlenet", "name")])
 @torch.no_grad()
-def test_official_weights_give_the_features_that_torchvision_gives(cached, architecture, kind):
+def test_features_with_official_weights_match_torchvision(cached, architecture, kind):
     file = cached(architecture)
     net = TorchvisionNet(COLOUR, 5, architecture, weights="DEFAULT" if kind == "name" else str(file)).eval()
     images = torch.randn(2, *COLOUR)
@@ -56,8 +56,8 @@ def test_official_weights_give_the_features_that_torchvision_gives(cached, archi
 
 
 @torch.no_grad()
-def test_grey_images_from_minus_one_to_one_go_in_as_they_are(cached):
-    """These weights expect such input, which torchvision computes from colours with ImageNet's statistics."""
+def test_backbone_accepts_grey_images_in_the_range_minus_one_to_one(cached):
+    """These weights expect this range, and torchvision converts colours normalised with ImageNet's statistics to it."""
     architecture = "googlenet"
     cached(architecture)
     grey = torch.rand(2, *GREY) * 2 - 1

@@ -27,7 +27,7 @@ def test_depth_counts_the_layers_with_weights():
 
 
 @pytest.mark.parametrize(("out_channels", "stride"), [(4, 1), (8, 2)])
-def test_block_is_its_formula(out_channels, stride):
+def test_block_matches_its_formula(out_channels, stride):
     torch.manual_seed(0)
     block = ResidualBlock(4, out_channels, stride)
     x = torch.randn(3, 4, 8, 8)
@@ -40,6 +40,6 @@ def test_block_is_its_formula(out_channels, stride):
     assert torch.allclose(block(x), F.relu(inner + shortcut), atol=1e-6)
 
 
-def test_other_depths_are_errors():
+def test_invalid_depths_are_rejected():
     with pytest.raises(ValueError, match=r"depth must be 6n \+ 2 .* got 18"):
         SmallResNet((1, 28, 28), 10, depth=18)

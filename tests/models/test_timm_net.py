@@ -13,7 +13,7 @@ from lit_project.tasks.classification import ImageClassifier
 NET = "--model.net=timm.create_model --model.net.model_name=test_resnet --model.net.pretrained=true"
 
 
-def test_it_is_timms_net_for_the_images_and_classes_of_the_data(monkeypatch):
+def test_matches_timm_for_the_channels_and_classes_of_the_data(monkeypatch):
     torch.manual_seed(0)
     net = TimmNet("test_resnet", (1, 8, 8), 5, options={"drop_rate": 0.5}).eval()
     torch.manual_seed(0)
@@ -35,7 +35,7 @@ def test_it_is_timms_net_for_the_images_and_classes_of_the_data(monkeypatch):
         TimmNet("resnet10t", (3, 32, 32), 10)
 
 
-def test_a_run_resumes_and_later_commands_ask_for_no_weights(lit, monkeypatch):
+def test_resuming_and_later_commands_do_not_load_pretrained_weights(lit, monkeypatch):
     asked, made = [], timm.create_model
 
     def create(name, pretrained, **given):

@@ -9,7 +9,7 @@ from lit_project.models.pretrained import TorchvisionNet
 COLOUR, GREY = (3, 32, 32), (1, 32, 32)
 
 
-def test_without_network_it_says_which_file_to_put_where(imagenet_weights, tmp_path):
+def test_missing_or_damaged_weights_are_reported_with_their_path(imagenet_weights, tmp_path):
     file = tmp_path / "torch/hub/checkpoints/resnet18-f37072fd.pth"
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(ValueError, match=f"{file} is damaged: delete it"):
@@ -20,12 +20,12 @@ def test_without_network_it_says_which_file_to_put_where(imagenet_weights, tmp_p
 
 
 @pytest.mark.parametrize(("architecture", "channels"), [("mobilenet_v3_small", 4), ("swin_t", 1)])
-def test_another_backbone_is_another_name(architecture, channels):
+def test_architecture_selects_the_backbone(architecture, channels):
     net = TorchvisionNet((channels, 64, 64), 5, architecture=architecture).eval()
     assert net(torch.rand(2, channels, 64, 64)).shape == (2, 5)
 
 
-def test_small_images_are_not_shrunk_at_the_beginning():
+def test_small_images_are_not_downsampled_in_the_stem():
     small = TorchvisionNet((1, 28, 28), 10, small_images=True)
     plain = TorchvisionNet((1, 28, 28), 10)
     shapes = []
@@ -37,7 +37,7 @@ def test_small_images_are_not_shrunk_at_the_beginning():
         TorchvisionNet(GREY, 10, architecture="mobilenet_v2", small_images=True)
 
 
-def test_a_head_has_a_bias_if_that_of_the_architecture_has_one():
+def test_head_has_a_bias_only_if_the_original_head_has_one():
     assert TorchvisionNet(COLOUR, 4).head[1].bias is not None
     assert TorchvisionNet((3, 224, 224), 4, architecture="maxvit_t").head[1].bias is None
 
@@ -47,7 +47,7 @@ def save(state, path):
     return str(path)
 
 
-def test_weights_of_a_file(tmp_path):
+def test_loads_weights_from_a_file(tmp_path):
     one = TorchvisionNet(GREY, 4)
     file = save(one.state_dict(), tmp_path / "own.pt")
     other = TorchvisionNet(GREY, 4, weights=file)
@@ -57,7 +57,7 @@ def test_weights_of_a_file(tmp_path):
     assert "loaded: 120" in grey.pretrained
 
 
-def test_weights_under_other_names(tmp_path):
+def test_prefixes_map_weights_with_different_names(tmp_path):
     net = models.resnet18()
     state = {f"encoder.{name}": value for name, value in net.state_dict().items() if not name.startswith("fc.")}
     file = save(state, tmp_path / "a.pt")
@@ -67,7 +67,7 @@ def test_weights_under_other_names(tmp_path):
     assert torch.equal(loaded.backbone.conv1.weight, net.conv1.weight)
 
 
-def test_weights_of_another_architecture(tmp_path):
+def test_weights_of_a_different_architecture_load_only_if_not_strict(tmp_path):
     file = save(models.resnet34().state_dict(), tmp_path / "a.pt")
     with pytest.raises(ValueError, match="do not match resnet18") as caught:
         TorchvisionNet(COLOUR, 4, weights=file)
@@ -81,7 +81,7 @@ def test_weights_of_another_architecture(tmp_path):
         TorchvisionNet(COLOUR, 4, weights=file, strict=False)
 
 
-def test_files_that_hold_no_weights(tmp_path):
+def test_files_without_weights_are_rejected(tmp_path):
     torch.save([1, 2, 3], tmp_path / "list.pt")
     (tmp_path / "text.pt").write_bytes(b"not weights")
     for name in ("list.pt", "text.pt", "missing.pt"):

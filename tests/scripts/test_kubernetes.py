@@ -1,4 +1,4 @@
-"""scripts/kubernetes.yaml fits the schema of Kubeflow Trainer and the options of torchrun and this project."""
+"""scripts/kubernetes.yaml matches the schema of Kubeflow Trainer and the options of torchrun and this project."""
 
 import json
 import os
@@ -35,12 +35,12 @@ def pod_of(job):
     return node["template"]["spec"]["template"]["spec"]
 
 
-def test_it_has_the_form_of_its_schema():
+def test_manifest_matches_its_schema():
     assert fits(JOB)
     assert IoK8sApiCoreV1PersistentVolumeClaim.from_dict(CLAIM).to_dict() == CLAIM
 
 
-def test_its_parts_know_each_other_and_the_image():
+def test_manifest_is_consistent_with_the_image_and_the_docs():
     pod, dockerfile = pod_of(JOB), (ROOT / "Dockerfile").read_text()
     (container,) = pod["containers"]
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
@@ -54,8 +54,8 @@ def test_its_parts_know_each_other_and_the_image():
 
 
 @pytest.mark.skipif(torch.__version__ < "2.12", reason="torchrun has no --shutdown_timeout in earlier versions")
-def test_torchrun_and_fit_understand_its_command(monkeypatch):
-    """Uses the environment variables that Kubeflow Trainer sets in the second pod."""
+def test_torchrun_and_fit_accept_the_command_of_the_job(monkeypatch):
+    """Use the environment variables that Kubeflow Trainer sets in the second pod."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     name = f"{JOB['metadata']['name']}-node-0-0.{JOB['metadata']['name']}"
@@ -80,7 +80,7 @@ def test_torchrun_and_fit_understand_its_command(monkeypatch):
 
 @pytest.mark.slow
 def test_two_pods_train_one_run(tmp_path):
-    """Runs the job's own command locally with the quickstart and one process per pod."""
+    """Run the job's own command locally with the quickstart and one process per pod."""
     fit = f"fit -c {ROOT}/configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --test_after_fit=false"
     words = [*TRAINER["command"], *fit.split(), *TRAINER["args"][3:]]
     assert TRAINER["args"][:3] == ["fit", "-c", "configs/fashion_mnist_cnn.yaml"]

@@ -133,7 +133,7 @@ def test_a_job_ends_with_the_status_of_its_tasks_and_is_not_requeued(cluster, st
     ("ends", "array", "id", "refused"),  # a job that cannot be requeued has failed
     [("exit 138", {}, "1234567", 1), ("exit 143", ARRAY, "90_4", 0), ("kill -USR1 $$", {}, "1234567", 0)],
 )
-def test_what_a_signal_of_slurm_has_ended_is_requeued_once_under_its_id(cluster, monkeypatch, ends, array, id, refused):
+def test_job_stopped_by_a_slurm_signal_is_requeued_once_under_its_id(cluster, monkeypatch, ends, array, id, refused):
     cluster.install(f"/bin/bash\n{ends}")
     monkeypatch.setenv("SCONTROL_STATUS", str(refused))
     assert cluster.run("fit", NTASKS_PER_NODE=2, NNODES=2, **array) == ("", refused)
@@ -149,7 +149,7 @@ def test_what_a_signal_of_slurm_has_ended_is_requeued_once_under_its_id(cluster,
         ("sweep x.yaml --count 9", ARRAY, "sweep x.yaml --count 9"),
     ],
 )
-def test_a_job_names_its_run_and_an_array_seeds_its_runs(cluster, words, variables, given):
+def test_job_sets_the_run_name_and_array_tasks_set_the_seed(cluster, words, variables, given):
     cluster.install('/bin/bash\necho "$@"')
     assert cluster.run(*words.split(), **variables) == (f"{given}\n", 0)
 
@@ -162,7 +162,7 @@ FIT = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "tasks"), [(1, 1), (1, 2), (2, 1)])
-def test_a_requeued_job_ends_as_one_that_went_through(cluster, lit, monkeypatch, nodes, tasks):
+def test_requeued_job_matches_an_uninterrupted_job(cluster, lit, monkeypatch, nodes, tasks):
     cluster.install()
     sizes = {"NNODES": nodes, "NTASKS_PER_NODE": tasks}
     job = cluster.start(*FIT.split(), **sizes)
@@ -199,7 +199,7 @@ def test_a_requeued_job_ends_as_one_that_went_through(cluster, lit, monkeypatch,
     assert len(list(run.parent.iterdir())) == 2
 
 
-def test_a_trainer_of_ones_own_saves_in_one_place_and_requeues_nothing(cluster, trainer, monkeypatch):
+def test_custom_trainer_saves_one_checkpoint_and_does_not_requeue(cluster, trainer, monkeypatch):
     class Signalled(Callback):
         def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
             if batch_idx == 2:
@@ -224,7 +224,7 @@ def test_a_trainer_of_ones_own_saves_in_one_place_and_requeues_nothing(cluster, 
 
 
 @pytest.mark.parametrize("file", ["scripts/slurm_fit.sbatch", "docs/scaling.md"])
-def test_what_it_says_to_submit_is_understood(lit, file):
+def test_documented_sbatch_commands_are_accepted(lit, file):
     text = (ROOT / file).read_text().replace("\\\n", "")
     found = re.findall(r"sbatch [^\n]*?scripts/slurm_fit\.sbatch ((?:\S+ )*?\S+)(?:\n|  )", text)
     assert {words.split()[0] for words in found} == {"fit", "sweep"}

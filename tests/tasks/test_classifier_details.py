@@ -10,7 +10,7 @@ from lit_project.tasks.classification_results import Calibration
 from lit_project.tasks.test_time_augmentation import views
 
 
-def test_weights_are_by_name():
+def test_class_weights_are_given_by_name():
     first, second, *others = NAMES
     assert classifier(class_weights={second: 3.0}).loss.weights.tolist() == [1, 3, *[1] * len(others)]
     for options, message in (
@@ -24,7 +24,7 @@ def test_weights_are_by_name():
             classifier(**options)
 
 
-def test_shifted_views_move_the_image_by_as_many_pixels_into_each_corner():
+def test_shifted_views_move_the_image_towards_each_corner():
     image = torch.zeros(1, 1, 9, 9)
     image[..., 4, 4] = 1
     places = [divmod(int(view.flatten().argmax()), 9) for view in views(image, shift=2)]
@@ -47,7 +47,7 @@ def test_calibration_has_15_bins_of_equal_width():
     assert [place for place, samples in enumerate(calibration.compute()["samples"]) if samples] == [8, 9, 11, 12]
 
 
-def test_weights_of_classes_are_means_over_samples():
+def test_weighted_loss_is_a_mean_over_samples():
     torch.manual_seed(0)
     logits, targets = torch.randn(7, 5, dtype=torch.double), torch.randint(5, (7,))
     weights = torch.tensor([1.0, 2.0, 0.5, 3.0, 1.5], dtype=torch.double)

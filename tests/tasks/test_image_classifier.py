@@ -11,7 +11,7 @@ from lit_project.models.losses import SmoothedCrossEntropy
 from lit_project.tasks.classification import ImageClassifier
 
 
-def test_forward_normalises_and_gives_the_logits_of_the_net():
+def test_forward_normalises_and_returns_logits():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
     mean, std = [0.1, 0.2, 0.3], [0.5, 0.6, 0.7]
@@ -22,7 +22,7 @@ def test_forward_normalises_and_gives_the_logits_of_the_net():
 
 
 @pytest.mark.parametrize(("split", "batch_size"), [("val", 3), ("test", 100)])
-def test_metrics_are_those_of_scikit_learn_over_all_samples(trainer, split, batch_size):
+def test_metrics_match_scikit_learn_over_all_samples(trainer, split, batch_size):
     torch.manual_seed(0)
     task, data = classifier(top_k=2), Images(eval_batch_size=batch_size)
     runner = trainer()
@@ -52,7 +52,7 @@ class CountsTheFirst(ImageClassifier):
         return outputs
 
 
-def test_what_a_subclass_counts_is_logged_and_arrays_of_numpy_are_data(trainer):
+def test_subclass_sums_are_logged_and_numpy_arrays_are_accepted(trainer):
     class Arrays(Images):
         def load(self, split):
             images, targets = super().load(split)
@@ -75,7 +75,7 @@ def test_what_a_subclass_counts_is_logged_and_arrays_of_numpy_are_data(trainer):
     ],
     ids=["the task's", "torch's", "ours"],
 )
-def test_the_loss_of_an_evaluation_is_without_label_smoothing(trainer, smoothing):
+def test_evaluation_loss_excludes_label_smoothing(trainer, smoothing):
     torch.manual_seed(0)
     task, data = classifier(lr=0.0, **smoothing), Images()
     runner = trainer(max_epochs=1)
@@ -87,14 +87,14 @@ def test_the_loss_of_an_evaluation_is_without_label_smoothing(trainer, smoothing
         assert runner.callback_metrics[f"{split}/loss"].item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_impossible_arguments_are_errors():
+def test_invalid_arguments_are_rejected():
     with pytest.raises(ValueError, match="label_smoothing applies only to the default loss"):
         classifier(loss=nn.MultiMarginLoss(), label_smoothing=0.1)
     with pytest.raises(ValueError, match="top_k must be between 1 and 4 for 4 classes, got 5"):
         classifier(top_k=5)
 
 
-def test_prediction_is_a_table_row_a_sample():
+def test_prediction_returns_one_row_per_sample():
     torch.manual_seed(0)
     task = classifier().eval()
     images, targets = Images().floats("val")
@@ -113,14 +113,14 @@ def test_prediction_is_a_table_row_a_sample():
     assert task.predict_step((images[:0], targets[:0], indices[:0]), 0) == {}
 
 
-def test_normalisation_is_no_weight_so_that_a_warm_start_keeps_that_of_its_own_data():
+def test_normalisation_is_not_part_of_the_state_dict():
     one = ImageClassifier(nn.Flatten(), torch.optim.SGD, ["a", "b"], [0.1], [0.2])
     two = ImageClassifier(nn.Flatten(), torch.optim.SGD, ["a", "b"], [0.5], [0.6])
     two.load_state_dict(one.state_dict())
     assert two(torch.full((1, 1, 1, 1), 0.5)).item() == 0
 
 
-def test_mirrored_images_are_averaged_at_test_time_and_only_there(trainer):
+def test_flipped_views_are_averaged_only_in_test_and_predict(trainer):
     flips = ["horizontal", "vertical"]
     torch.manual_seed(0)
     net = linear()

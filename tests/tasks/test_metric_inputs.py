@@ -1,4 +1,4 @@
-"""Tests what the tasks pass to torchmetrics."""
+"""Inputs that the tasks pass to torchmetrics."""
 
 from functools import partial
 
@@ -17,8 +17,8 @@ def evaluated(trainer, task, data):
     return trainer().test(task, datamodule=data, verbose=False)[0]
 
 
-def test_classifiers_give_probabilities_over_all_batches(trainer):
-    """Logits of 0 are not treated as probabilities, because each class has probability 1/4."""
+def test_classifiers_pass_probabilities_over_all_batches(trainer):
+    """Logits of 0 must not be treated as probabilities: each class has probability 1/4."""
     zero, data = linear().requires_grad_(False), Images(eval_batch_size=3)
     for weights in zero.parameters():
         nn.init.zeros_(weights)
@@ -31,7 +31,7 @@ def test_classifiers_give_probabilities_over_all_batches(trainer):
     assert [found[f"test/multiclass_auroc/{name}"] for name in NAMES] == pytest.approx(expected, abs=1e-6)
 
 
-def test_regressors_give_predictions_in_units_and_a_vector_has_the_names_of_the_targets(trainer):
+def test_regressors_pass_unscaled_predictions_and_log_one_value_per_target(trainer):
     one, two = (table(targets=targets, eval_batch_size=5) for targets in (1, 2))
     found = evaluated(trainer, regressor(one, metrics=[MeanAbsoluteError()]), one)
     assert found["test/mean_absolute_error"] == pytest.approx(found["test/mae"], rel=1e-5)

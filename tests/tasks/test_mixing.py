@@ -16,7 +16,7 @@ K = 4
 
 @pytest.fixture
 def batch():
-    """Images whose pixels are all i + 1 in image i, so that the parts of mixed images can be identified."""
+    """Return labelled images. All pixels of image i are i + 1, which identifies the parts of mixed images."""
     torch.manual_seed(0)
     return torch.arange(1.0, 33)[:, None, None, None].expand(32, 1, 12, 10), torch.randint(K, (32,))
 
@@ -62,7 +62,7 @@ def test_shares_are_beta_distributed():
     assert inner.var().item() == pytest.approx(1 / (4 * (2 * 2 + 1)), abs=0.003)  # variance of Beta(α, α)
 
 
-def test_cutmix_takes_a_rectangle_and_the_target_of_its_area(batch):
+def test_cutmix_pastes_a_rectangle_and_mixes_targets_by_its_area(batch):
     images, targets = batch
     mixed, soft = Mixing(cutmix_alpha=1.0)(images, targets, K)
     hard = F.one_hot(targets, K).float()
@@ -82,7 +82,7 @@ def test_cutmix_takes_a_rectangle_and_the_target_of_its_area(batch):
     assert changed > 20
 
 
-def test_the_last_epochs_of_a_run_that_ends_by_steps_see_whole_images(trainer):
+def test_last_epochs_use_unmixed_images_if_max_steps_ends_the_run(trainer):
     """There are four steps per epoch. Without max_epochs, Lightning sets it to -1."""
     loss = Recorder()
     task = classifier(loss=loss, mixing=Mixing(mixup_alpha=1.0, off_last_epochs=1))
@@ -128,7 +128,7 @@ def test_the_task_trains_on_mixtures_and_reports_the_expected_accuracy(trainer):
 
 
 @pytest.mark.parametrize("loss", [FocalLoss(), nn.NLLLoss()], ids=["focal", "nll"])
-def test_a_loss_without_soft_targets_is_refused(loss):
+def test_losses_without_soft_target_support_are_rejected(loss):
     with pytest.raises(ValueError, match=f"{type(loss).__name__} rejects them: use"):
         classifier(loss=loss, mixing=Mixing(mixup_alpha=0.2))
     classifier(loss=SmoothedCrossEntropy(), mixing=Mixing(mixup_alpha=0.2))
@@ -146,13 +146,13 @@ def test_penalty_is_the_sum_over_weights():
 
 
 @pytest.mark.parametrize("penalty", [None, WeightPenalty(l2=0.1)])
-def test_sums_in_half_precision_are_not_rounded(penalty):
+def test_running_sums_are_not_rounded_to_half_precision(penalty):
     task, images, targets = classifier(penalty=penalty).half(), torch.zeros(999, 1, 4, 4), torch.arange(999) % K
     task.training_step((images, targets), 0)
     assert task.running.means()["loss"] == task.loss(task(images), targets).item()
 
 
-def test_half_the_l2_penalty_is_weight_decay_under_sgd(trainer):
+def test_l2_penalty_of_half_the_weight_decay_is_equivalent_under_sgd(trainer):
     trained = []
     decaying = partial(torch.optim.SGD, lr=0.1, weight_decay=0.1)
     for options in ({"penalty": WeightPenalty(l2=0.05)}, {"optimizer": decaying}):
@@ -164,7 +164,7 @@ def test_half_the_l2_penalty_is_weight_decay_under_sgd(trainer):
 
 
 @pytest.mark.parametrize("share", [0.5, 0.75, 0.9])
-def test_a_rectangle_of_cutmix_has_the_area_that_its_share_leaves(share):
+def test_cutmix_rectangle_area_is_one_minus_the_share(share):
     """Rectangles near the edges are cropped, so the largest one is compared."""
     inside, left = rectangles(torch.full((4000,), share), 64, 64)
     largest = inside.flatten(1).sum(1).max().item() / 64**2

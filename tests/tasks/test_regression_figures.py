@@ -11,7 +11,7 @@ from lit_project.tasks.regression_figures import PredictedAgainstTrue
 
 
 @pytest.mark.parametrize("targets", [1, 3])
-def test_a_panel_a_target_with_its_points_and_the_diagonal(targets):
+def test_one_panel_per_target_with_points_and_diagonal(targets):
     true, predicted = torch.randn(2, targets, 20)
     panels = {f"t{k}": (true[k], predicted[k]) for k in range(targets)}
     figure = viz.predicted_against_true(panels, "test")

@@ -39,7 +39,7 @@ def regressor(data, net=None, lr=0.1, **kwargs):
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
-def test_a_precision_that_would_round_targets_in_their_units_is_refused(trainer, precision):
+def test_rejects_precision_that_would_round_unscaled_targets(trainer, precision):
     data = table()
     with pytest.raises(UserError, match=f"precision {precision} rounds .*: use {precision[:-5]}-mixed"):
         trainer(max_epochs=1, precision=precision).fit(regressor(data), datamodule=data)
@@ -51,7 +51,7 @@ def predictions(task, data, split):
         return task.eval()(features).double(), targets.double()
 
 
-def test_forward_standardises_features_and_gives_the_units_of_the_targets():
+def test_forward_standardises_features_and_returns_target_units():
     data = table()
     task = regressor(data)
     x = data.splits["test"][0]
@@ -63,7 +63,7 @@ def test_forward_standardises_features_and_gives_the_units_of_the_targets():
     assert blind(x[:1])[0].tolist() == pytest.approx(data.target_mean)  # an output of 0 becomes the mean
 
 
-def test_large_offsets_lose_no_digits(trainer):
+def test_large_offsets_do_not_lose_precision(trainer):
     """Features are Unix times within 17 minutes. In float32, there would be only nine distinct values."""
     seconds = 1_700_000_000 + torch.arange(1000, dtype=torch.double)[:, None]
     data = TabularData(seconds, seconds * 2, ["time"], ["twice"], batch_size=64)
@@ -82,7 +82,7 @@ def test_large_offsets_lose_no_digits(trainer):
     ("batch_size", "loss", "precision", "rel"),
     [(7, None, "32-true", 1e-5), (100, nn.L1Loss(), "32-true", 1e-5), (7, None, "64-true", 1e-12)],
 )
-def test_loss_of_an_epoch_is_that_over_all_samples(trainer, batch_size, loss, precision, rel):
+def test_epoch_loss_is_the_mean_over_all_samples(trainer, batch_size, loss, precision, rel):
     data = table(batch_size=batch_size)
     task, runner = regressor(data, lr=0.0, loss=loss), trainer(max_epochs=1, precision=precision)
     runner.fit(task, datamodule=data)
@@ -96,7 +96,7 @@ def test_loss_of_an_epoch_is_that_over_all_samples(trainer, batch_size, loss, pr
 @pytest.mark.parametrize(
     ("split", "targets", "batch_size", "offset"), [("val", 1, 3, 0.0), ("test", 2, 100, 0.0), ("test", 2, 7, 1e5)]
 )
-def test_metrics_are_those_of_scikit_learn_over_all_samples(trainer, split, batch_size, targets, offset):
+def test_metrics_match_scikit_learn_over_all_samples(trainer, split, batch_size, targets, offset):
     data = table(offset, targets, eval_batch_size=batch_size)
     task, runner = regressor(data), trainer()
     evaluate = {"val": runner.validate, "test": runner.test}[split]
@@ -120,7 +120,7 @@ def test_metrics_are_those_of_scikit_learn_over_all_samples(trainer, split, batc
 
 
 @pytest.mark.parametrize("targets", [1, 2])
-def test_prediction_is_a_table_row_a_sample(targets):
+def test_prediction_returns_one_row_per_sample(targets):
     data = table(targets=targets)
     task = regressor(data).eval()
     features, true = data.splits["test"]
@@ -139,7 +139,7 @@ def test_prediction_is_a_table_row_a_sample(targets):
     assert task.predict_step((features[:0], true[:0], indices[:0]), 0) == {}
 
 
-def test_statistics_are_no_weights_so_that_a_warm_start_keeps_those_of_its_own_data():
+def test_statistics_are_not_part_of_the_state_dict():
     one, two = regressor(table()), regressor(table(offset=50.0))
     assert not torch.equal(one.target_mean, two.target_mean)
     mean = two.target_mean.clone()
@@ -147,7 +147,7 @@ def test_statistics_are_no_weights_so_that_a_warm_start_keeps_those_of_its_own_d
     assert torch.equal(two.target_mean, mean)
 
 
-def test_a_checkpoint_is_enough_to_predict_and_keeps_its_statistics_when_the_table_has_grown(lit, workspace):
+def test_checkpoint_predicts_with_its_own_statistics_after_the_table_changed(lit, workspace):
     lines = [f"{n % 13},{n % 7},{3 * (n % 13) - n % 7}" for n in range(60)]
     file = workspace / "mine.csv"
     file.write_text("\n".join(["a,b,y", *lines]))
@@ -174,7 +174,7 @@ def test_a_checkpoint_is_enough_to_predict_and_keeps_its_statistics_when_the_tab
     assert [float(row["prediction"]) for row in table] == pytest.approx(expected, rel=1e-5)
 
 
-def test_two_processes_report_what_one_does(trainer):
+def test_two_processes_report_the_same_metrics_as_one(trainer):
     data = table(eval_batch_size=5)
     one = trainer().test(regressor(data), datamodule=data, verbose=False)[0]
     strategy = DDPStrategy(start_method="fork", process_group_backend="gloo")

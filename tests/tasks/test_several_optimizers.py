@@ -57,7 +57,7 @@ def test_two_optimizers_equal_one_with_two_groups(trainer):
     assert runner.global_step == other.global_step == 10
 
 
-def test_accumulation_and_clipping_are_those_of_the_trainer(trainer):
+def test_accumulation_and_clipping_match_the_trainer(trainer):
     clip = 0.05
     data = few(batch_size=3, seed=1)  # seven batches: windows of three, three and one
     mine, runner = trained(trainer, of_parts(data, parts=parts(SGD, SGD), accumulate=3, clip_norm=clip), data)
@@ -79,7 +79,7 @@ def test_all_metrics_are_logged_at_the_optimizer_step(trainer, tmp_path):
     assert not {"epoch", "step"} & set(format_metrics(runner.callback_metrics, None).split())
 
 
-def test_each_follows_its_own_schedule_which_ends_with_the_run(trainer):
+def test_each_optimizer_follows_its_own_schedule_until_the_run_ends(trainer):
     data = few(batch_size=3, seed=1)
     schedules = {"encoder": [Schedule(CosineAnnealingLR, "step")], "decoder": [Schedule(CosineAnnealingLR, "epoch")]}
     seen = []
@@ -100,7 +100,7 @@ def test_each_follows_its_own_schedule_which_ends_with_the_run(trainer):
     assert learning_rates(task.trainer.optimizers) == pytest.approx({"lr/encoder": 0, "lr/decoder": 0}, abs=1e-9)
 
 
-def test_both_states_are_in_the_checkpoint(trainer, tmp_path):
+def test_checkpoint_restores_both_optimizer_states(trainer, tmp_path):
     data, file = few(batch_size=4, seed=1), tmp_path / "saved.ckpt"
     adam = partial(torch.optim.Adam, lr=0.01)
     schedules = {"encoder": [Schedule(CosineAnnealingLR, "step")]}
@@ -112,7 +112,7 @@ def test_both_states_are_in_the_checkpoint(trainer, tmp_path):
     assert difference(whole, resumed.state_dict()) == 0
 
 
-def test_unsupported_options_are_refused(trainer):
+def test_unsupported_options_are_rejected(trainer):
     plugin = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
     data = few(batch_size=4, seed=1)
     with pytest.raises(UserError, match="bf16-mixed"):

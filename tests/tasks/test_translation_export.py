@@ -42,7 +42,7 @@ def task_with(kind, data):
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 @pytest.mark.parametrize("bidirectional", [True, False])
-def test_an_encoder_without_packed_sequences_computes_the_same(batch_and_data, cell, bidirectional):
+def test_encoder_without_packed_sequences_matches_the_packed_one(batch_and_data, cell, bidirectional):
     batch, data = batch_and_data
     embedding = nn.Embedding(data.source_size, 8, padding_idx=0)
     encoder = RNNEncoder(embedding, 6, 3, bidirectional, cell, 0.0, layer_norm=False).double().eval()
@@ -57,7 +57,7 @@ def test_an_encoder_without_packed_sequences_computes_the_same(batch_and_data, c
 
 
 @pytest.mark.parametrize("kind", NETS)
-def test_searches_with_encoder_and_step_find_what_predict_finds(batch_and_data, kind):
+def test_search_with_the_exported_parts_matches_predict(batch_and_data, kind):
     batch, data = batch_and_data
     task = task_with(kind, data).double()
     with torch.no_grad():
@@ -72,7 +72,7 @@ def test_searches_with_encoder_and_step_find_what_predict_finds(batch_and_data, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", NETS)
-def test_files_of_every_kind_of_net_take_any_batch_and_length(batch_and_data, tmp_path, kind):
+def test_exported_files_accept_any_batch_size_and_length(batch_and_data, tmp_path, kind):
     batch, data = batch_and_data
     task = task_with(kind, data)
     with torch.no_grad():
@@ -103,7 +103,7 @@ TRANSFORMER = (
 
 
 @pytest.mark.parametrize("options", [(), pytest.param(TRANSFORMER, marks=pytest.mark.slow)], ids=["words", "subwords"])
-def test_the_script_beside_the_files_translates_as_the_run_does(tmp_path_factory, tmp_path, options, capfd):
+def test_exported_script_translates_like_the_run(tmp_path_factory, tmp_path, options, capfd):
     longer = "--trainer.max_epochs=12", "--trainer.limit_train_batches=1.0", "--model.decoding.n_best=2"
     run = train(tmp_path_factory.mktemp("runs"), *longer, *options)
     capfd.readouterr()

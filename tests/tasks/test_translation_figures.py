@@ -40,7 +40,7 @@ def test_attention_map_has_the_source_on_top_and_the_translation_at_the_side():
     assert figure.get_suptitle() == "Je suis"
 
 
-def test_dollars_in_a_sentence_are_no_formula():
+def test_dollar_signs_are_not_rendered_as_formulas():
     png(attention_map(weights(2, 2), ["$\\frac", "$"], ["$5_{", "$"], "$x_{$ costs $5"))
 
 

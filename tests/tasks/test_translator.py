@@ -42,7 +42,7 @@ def trained(trainer, data, dropout=0.0, options=None, **kwargs):
         ({"batch_size": 3}, {"r_drop": 5.0}),
     ],
 )
-def test_micro_batches_of_any_size_give_the_gradient_of_the_big_batch(trainer, split, options):
+def test_micro_batches_of_any_size_compute_the_gradient_of_the_full_batch(trainer, split, options):
     whole = trained(trainer, few(batch_size=20), options=options)
     parts = trained(trainer, few(**split), options=options, accumulate_grad_batches=100)
     assert difference(whole, weights(translator(few()))) > 1e-3  # training changes the weights
@@ -78,7 +78,7 @@ def test_r_drop_adds_the_divergence_of_two_passes_to_the_loss(trainer):
     assert runner.callback_metrics["train/token_accuracy"].item() == pytest.approx(right, rel=1e-6)
 
 
-def test_evaluation_is_exact_whatever_the_batches(trainer):
+def test_evaluation_matches_a_computation_per_sentence(trainer):
     data = few(eval_batch_tokens=40)
     task = translator(data, decoding=Decoding(beam_size=2))
     runner = trainer()
@@ -126,12 +126,12 @@ def test_evaluation_is_exact_whatever_the_batches(trainer):
         ({"r_drop": 5.0, "teacher_forcing_ratio": 0.5}, "set teacher_forcing_ratio to 1.0"),
     ],
 )
-def test_impossible_losses_are_errors(options, message):
+def test_invalid_loss_options_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         translator(few(), **options)
 
 
-def test_the_teacher_forcing_ratio_follows_its_points():
+def test_teacher_forcing_ratio_interpolates_between_its_points():
     data = few()
     task = translator(data, teacher_forcing_ratio=[(10, 1.0), (20, 0.5), (40, 0.0)])
     found = [task.teacher_forcing(step) for step in (0, 10, 15, 20, 30, 40, 99)]
@@ -139,7 +139,7 @@ def test_the_teacher_forcing_ratio_follows_its_points():
     assert translator(data, teacher_forcing_ratio=0.3).teacher_forcing(7) == 0.3
 
 
-def test_each_step_is_trained_at_its_own_ratio(trainer, monkeypatch):
+def test_each_training_step_uses_its_scheduled_ratio(trainer, monkeypatch):
     data = few(batch_size=20)
     task = translator(data, teacher_forcing_ratio=[(0, 1.0), (4, 0.6)])
     ratios, forward = [], type(task.net).forward
@@ -154,7 +154,7 @@ def test_each_step_is_trained_at_its_own_ratio(trainer, monkeypatch):
     assert len(ratios) == 3
 
 
-def test_resumed_training_is_identical_within_an_epoch(trainer, seed_run, tmp_path):
+def test_resuming_mid_epoch_is_exact(trainer, seed_run, tmp_path):
     def make():
         seed_run(1)
         data = few(batch_size=7)
@@ -169,7 +169,7 @@ def test_resumed_training_is_identical_within_an_epoch(trainer, seed_run, tmp_pa
     assert difference(weights(whole), weights(resumed)) == 0
 
 
-def test_prediction_gives_ranked_rows(trainer):
+def test_prediction_returns_ranked_rows(trainer):
     data = few()
     task = translator(data, decoding=Decoding(beam_size=3, n_best=2))
     outputs = trainer().predict(task, datamodule=data)
@@ -182,7 +182,7 @@ def test_prediction_gives_ranked_rows(trainer):
     assert by_index[0, 1]["references"].split(" | ") == [pairs[0][1], pairs[10][1]]
 
 
-def test_attention_is_that_of_the_averaged_net_which_translated(trainer):
+def test_attention_maps_come_from_the_averaged_net(trainer):
     drawn = []
 
     class Watched(Translations):
@@ -199,7 +199,7 @@ def test_attention_is_that_of_the_averaged_net_which_translated(trainer):
         assert torch.equal(weights_TS, task.attention(row.text.source, row.tokens)[2])
 
 
-def test_translate_takes_raw_text_unknown_words_and_long_sentences():
+def test_translate_accepts_raw_text_unknown_words_and_long_sentences():
     data = few(max_length=4)
     task = translator(data)
     found = task.translate(["The cat sleeps.", "Zyzzyva!", "a b c d e f g h i j"])
@@ -210,7 +210,7 @@ def test_translate_takes_raw_text_unknown_words_and_long_sentences():
     assert attention.sum(dim=1).tolist() == pytest.approx([1.0] * len(target))
 
 
-def test_a_warm_start_keeps_the_vocabulary_of_its_weights_on_request(lit, workspace):
+def test_warm_start_keeps_the_pretrained_vocabulary_only_on_request(lit, workspace):
     small = f"-c configs/overlays/debug.yaml --model.net.hidden_size=16 --model.net.embedding_size=8 {SIZES}"
     first = lit(f"fit -c configs/translation_quickstart.yaml {small} --test_after_fit=false --run_name=one")
     # This data has a smaller vocabulary.
@@ -234,7 +234,7 @@ def test_a_warm_start_keeps_the_vocabulary_of_its_weights_on_request(lit, worksp
     assert (refused.status, "keep_vocabularies needs a run" in refused.err) == (2, True)
 
 
-def test_an_unknown_word_is_never_predicted_right(trainer):
+def test_unknown_words_never_count_as_correct(trainer):
     data = few(vocabulary_size=5)  # four special tokens and one word
     task, runner = translator(data), trainer()
     with torch.no_grad():
@@ -243,7 +243,7 @@ def test_an_unknown_word_is_never_predicted_right(trainer):
     assert runner.callback_metrics["val/token_accuracy"] == 0
 
 
-def test_the_best_label_is_that_of_argmax():
+def test_is_best_matches_argmax():
     torch.manual_seed(0)
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
         logits, labels = torch.randn(8, 50, 9).to(dtype), torch.randint(0, 9, (8, 50))
@@ -254,7 +254,7 @@ def test_the_best_label_is_that_of_argmax():
     assert not is_best(torch.full((1, 1, 3), math.nan), labels[:, :1]).any()
 
 
-def test_the_loss_of_validation_is_without_label_smoothing(trainer):
+def test_validation_loss_excludes_label_smoothing(trainer):
     losses = []
     for smoothing in (0.0, 0.3):
         data, runner = few(), trainer()
@@ -263,7 +263,7 @@ def test_the_loss_of_validation_is_without_label_smoothing(trainer):
     assert losses[0] == losses[1]
 
 
-def test_translating_within_training_does_not_turn_off_dropout():
+def test_translating_during_training_preserves_the_training_mode():
     task = translator(few(), dropout=0.3).train()
     task.net.encoder.eval()  # for example, frozen
     before = [module.training for module in task.modules()]

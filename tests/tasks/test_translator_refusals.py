@@ -13,7 +13,7 @@ from lit_project.tasks.translation.figures import Translations
 from lit_project.tasks.translation.task import Translator
 
 
-def test_a_checkpoint_of_another_vocabulary_is_refused():
+def test_rejects_a_checkpoint_with_a_different_vocabulary():
     task = translator(few())
     checkpoint = {"hyper_parameters": {"vocabularies": few(lowercase=True).vocabularies}}
     with pytest.raises(CheckpointError, match=r"different vocabulary.*preparation"):
@@ -24,7 +24,7 @@ def test_a_checkpoint_of_another_vocabulary_is_refused():
 JOINT = {"vocabulary": "bpe", "vocabulary_size": 60, "joint": True}
 
 
-def test_a_checkpoint_of_the_other_direction_is_refused_although_the_vocabulary_is_joint(tmp_path):
+def test_rejects_the_opposite_direction_even_with_a_joint_vocabulary(tmp_path):
     there = Few(source="en", target="fr", root=tmp_path, **JOINT).vocabularies
     back = Few(source="fr", target="en", root=tmp_path, vocabularies=there)
     task = translator(back)
@@ -40,7 +40,7 @@ def test_two_vocabularies_cannot_share_embeddings():
         Translator(net(few(), shared_embeddings=True), SGD, few().vocabularies)
 
 
-def test_a_net_that_has_diverged_is_evaluated_to_empty_translations(trainer):
+def test_diverged_net_produces_empty_translations(trainer):
     data = few()
     task = translator(data, decoding=Decoding(beam_size=3))
     with torch.no_grad():
@@ -56,7 +56,7 @@ def test_a_net_that_has_diverged_is_evaluated_to_empty_translations(trainer):
         task.translate(["The cat sleeps."])
 
 
-def test_of_an_accent_alone_nothing_is_left():
+def test_lone_accent_is_treated_as_empty_text():
     task = translator(few(strip_accents=True))
     found = translated(task, ["The cat sleeps.", "\u0301"], Decoding(), 8, print)
     assert [len(best) for best in found] == [1, 0]
@@ -64,6 +64,6 @@ def test_of_an_accent_alone_nothing_is_left():
         task.served("\u0301")
 
 
-def test_a_length_of_nothing_is_refused():
+def test_rejects_a_negative_max_length():
     with pytest.raises(DataError, match="max_length must be at least 1, got -1"):
         few(max_length=-1)

@@ -6,7 +6,7 @@ from copies import checkout, run
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory):
-    """A clean checkout of this project."""
+    """Create a clean checkout of this project."""
     return checkout(tmp_path_factory.mktemp("a folder") / "template")
 
 

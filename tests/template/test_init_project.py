@@ -65,13 +65,13 @@ def wheel_of(project):
         (OLD, "used in the project"),
     ],
 )
-def test_names_that_cannot_be(name, words):
+def test_invalid_project_names_are_rejected(name, words):
     with pytest.raises(SystemExit, match=words):
         check_name(name, KNOWN)
     check_name("kite_lab", KNOWN)
 
 
-def test_families_that_cannot_be():
+def test_unknown_families_are_rejected_and_classification_is_always_kept():
     with pytest.raises(SystemExit, match="unknown family; choose from classification"):
         choose_families("speech")
     for families in ("regression, classification", "regression"):
@@ -79,13 +79,13 @@ def test_families_that_cannot_be():
     assert ",".join(choose_families(ALL)) == ",".join(FAMILIES) == ALL
 
 
-def test_tokens_are_renamed_and_parts_of_words_are_not():
+def test_rename_replaces_only_whole_tokens():
     text = f"import {OLD}.data; lit-project fit; LIT_PROJECT_DEBUG=1; test_{OLD}_runs; sp{OLD} {OLD}s {OLD}2"
     new = f"import kite_lab.data; kite-lab fit; KITE_LAB_DEBUG=1; test_kite_lab_runs; sp{OLD} {OLD}s {OLD}2"
     assert rename(text, OLD, "kite_lab") == new
 
 
-def test_keys_go_with_their_lines_or_items():
+def test_remove_keys_removes_lines_or_items():
     text = 'a = {\n    "mean": "mean",\n    "mean_x": "m",\n}\nb = ["x", "mean"]\nc = {"one": "f:g"}\n'
     assert remove_keys(text, ["mean", "one"]) == 'a = {\n    "mean_x": "m",\n}\nb = ["x", "mean"]\nc = {}\n'
     assert remove_keys('f = ["src", "docs"]\n', ["docs"]) == 'f = ["src"]\n'
@@ -93,7 +93,7 @@ def test_keys_go_with_their_lines_or_items():
         remove_keys(text, ["other"])
 
 
-def test_sections_of_pages_are_kept_with_their_families():
+def test_page_sections_are_kept_only_with_their_families():
     page = """# Page
 
 <!-- only: translation -->
@@ -127,13 +127,13 @@ The last one.
         (".dockerignore", b"", ".dockerignore: no line starts with benchmarks/results"),
     ],
 )
-def test_a_file_without_its_sections_or_keys_is_named(path, text, words):
+def test_missing_sections_or_keys_are_reported_with_their_file(path, text, words):
     sources = {known: (ROOT / known).read_bytes() for known in KNOWN if (ROOT / known).is_file()}
     with pytest.raises(SystemExit, match=f"error: {words}"):
         generate({**sources, path: text}, "kite_lab", ("classification",), "")
 
 
-def test_a_key_of_two_families_stays_with_one_of_them():
+def test_key_shared_by_two_families_is_kept_with_either_one():
     def gone(*keep):
         return dropped_keys(keep)["PACKAGE/__main__.py"]
 
@@ -141,13 +141,13 @@ def test_a_key_of_two_families_stays_with_one_of_them():
     assert "input_size" not in gone("classification", "sequence") | gone("classification", "regression")
 
 
-def test_every_file_of_the_package_has_a_family_and_every_pattern_a_file():
+def test_every_package_file_has_a_family_and_every_pattern_matches_a_file():
     patterns = [p for family in FAMILIES.values() for p in family.files.replace("PACKAGE", f"src/{OLD}").split()]
     assert [path for path in KNOWN if path.startswith("src/") and not any(fnmatchcase(path, p) for p in patterns)] == []
     assert [pattern for pattern in patterns if not any(fnmatchcase(path, pattern) for path in KNOWN)] == []
 
 
-def test_places_that_cannot_be(init, template, tmp_path):
+def test_invalid_target_folders_are_rejected(init, template, tmp_path):
     refused(init("kite_lab", "--dir", template / "inside"), "inside the template", "--dir")
     (tmp_path / "file").touch()
     for place in (tmp_path, tmp_path / "file"):
@@ -156,7 +156,7 @@ def test_places_that_cannot_be(init, template, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_dry_run_lists_the_files_and_makes_none(init, template, tmp_path):
+def test_dry_run_lists_files_without_creating_them(init, template, tmp_path):
     done = init("kite_lab", "--dir", tmp_path / "new", "--keep=classification", "--dry-run")
     assert done.returncode == 0
     assert "\n  src/kite_lab/tasks/classification.py\n" in done.stdout
@@ -166,7 +166,7 @@ def test_dry_run_lists_the_files_and_makes_none(init, template, tmp_path):
 
 
 @pytest.mark.parametrize("keep", KEPT)
-def test_it_has_its_own_name_and_is_in_style(made, template, keep):
+def test_project_is_renamed_committed_and_passes_ruff(made, template, keep):
     project = made(keep)
     for path, text in texts(project).items():
         assert not re.search(OLD.replace("_", "[^a-z]?"), path + text, re.IGNORECASE), path
@@ -183,7 +183,7 @@ def test_it_has_its_own_name_and_is_in_style(made, template, keep):
 
 
 @pytest.mark.parametrize("keep", KEPT)
-def test_nothing_in_it_speaks_of_what_is_not_there(made, keep):
+def test_project_mentions_nothing_that_it_does_not_include(made, keep):
     """Files and modules mentioned in the project exist, and nothing that exists only in the template is mentioned."""
     project = made(keep)
     files = texts(project)
@@ -238,7 +238,7 @@ def test_binary_files_are_copied_unchanged(made):
     assert (made("classification") / place.format("kite_lab")).read_bytes() == (ROOT / place.format(OLD)).read_bytes()
 
 
-def test_the_wheel_is_the_library(made, tmp_path):
+def test_vendored_wheel_matches_the_built_library(made, tmp_path):
     """Modules and requirements are the same as in the wheel created by the build backend."""
     build = "import sys, hatchling.build as b; b.build_wheel(sys.argv[1])"
     subprocess.run([sys.executable, "-c", build, tmp_path / "vendor"], cwd=ROOT / "engine", check=True)
@@ -260,8 +260,8 @@ def test_the_wheel_is_the_library(made, tmp_path):
         assert parts[0] == parts[1]
 
 
-def test_the_lock_has_what_the_project_needs_and_the_wheel(made):
-    """The lock contains nothing else, such as text encoders or tools for the template's pages."""
+def test_lock_contains_only_the_required_packages_and_the_wheel(made):
+    """For example, it does not contain text encoders or tools for the template's pages."""
     wheel = next((made("classification") / "vendor").iterdir())
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     locks = {keep: (made(keep) / "requirements.lock").read_text() for keep in KEPT}
@@ -297,7 +297,7 @@ def test_a_copy_of_the_template_becomes_a_project_in_place(tmp_path):
     assert script.exists()
 
 
-def test_the_smallest_project_is_read_in_an_afternoon(made):
+def test_smallest_project_has_few_files_and_lines(made):
     yours = texts(made("classification"))
     assert len(yours) <= 90
     assert sum(len(text.splitlines()) for path, text in yours.items() if path != "requirements.lock") <= 5000
@@ -306,7 +306,7 @@ def test_the_smallest_project_is_read_in_an_afternoon(made):
     )
 
 
-def test_a_template_with_changes_is_refused_and_an_unpacked_archive_has_no_commit(tmp_path):
+def test_rejects_uncommitted_changes_and_accepts_an_unpacked_archive(tmp_path):
     template = checkout(tmp_path / "template")
     for number in range(5):
         (template / "src" / f"new{number}.py").touch()
@@ -326,7 +326,7 @@ def test_a_template_with_changes_is_refused_and_an_unpacked_archive_has_no_commi
     assert not (tmp_path / "new one" / ".git").exists()
 
 
-def test_without_ruff_the_commands_that_format_are_printed(template, tmp_path):
+def test_without_ruff_the_formatting_commands_are_printed(template, tmp_path):
     (tmp_path / "bin").mkdir()
     for program in (Path(shutil.which("git")), Path(sys.executable).resolve()):
         (tmp_path / "bin" / program.name).symlink_to(program)

@@ -26,7 +26,7 @@ def new_task(project, *args):
 
 @pytest.fixture(scope="module")
 def project(made, tmp_path_factory):
-    """A project with a task of each kind."""
+    """Create a project with a task of each kind."""
     project = shutil.copytree(made(ALL), tmp_path_factory.mktemp("a project") / "kites")
     for kind in KINDS:
         done = new_task(project, f"tried_{kind}", "--kind", kind)
@@ -50,7 +50,7 @@ def project(made, tmp_path_factory):
         ("tabular", "lit_engine/data/tables.py already has a class TabularData"),
     ],
 )
-def test_names_that_cannot_be(name, words):
+def test_invalid_task_names_are_rejected(name, words):
     with pytest.raises(SystemExit, match=words):
         check_name(name, "lit_project")
 
@@ -80,7 +80,7 @@ def test_types(project):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["tried and not pretrained", "tried_pretrained"])
-def test_what_it_writes_passes_its_own_tests(project, which):
+def test_written_tasks_pass_their_own_tests(project, which):
     tests = [*project.glob("tests/test_tried_*.py"), project / "tests" / "test_configs.py"]
     options = ["-q", "-p", "no:cacheprovider", "-k", which]
     done = run("-m", "pytest", *options, *tests, PYTHONPATH=str(project / "src"), OMP_NUM_THREADS="1")
@@ -89,7 +89,7 @@ def test_what_it_writes_passes_its_own_tests(project, which):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["multilabel", "segmentation", "pretrained_sequence"])
-def test_two_processes_count_as_one(project, kind, tmp_path):
+def test_two_processes_report_the_same_metrics_as_one(project, kind, tmp_path):
     """Test batches are not full, and some labels and pixels occur in only one process."""
     lit = partial(run, "-m", "kite_lab", PYTHONPATH=str(project / "src"), OMP_NUM_THREADS="1")
     found = []

@@ -13,7 +13,7 @@ MODEL = "src/kite_lab/models/cnn.py"
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory):
-    """A template, and a project created from it."""
+    """Create a template and a project generated from it."""
     folder = tmp_path_factory.mktemp("before")
     template = checkout(folder / "template")
     (template / "configs" / "overlays" / "größer.yaml").write_text("# lit-project fit\ntrainer: {max_epochs: 1}\n")
@@ -37,7 +37,7 @@ def edit(file, add):
     file.write_text(file.read_text() + add)
 
 
-def test_what_the_template_has_put_right_comes_in_beside_own_changes(both):
+def test_template_fixes_are_merged_with_project_changes(both):
     """Covers files deleted on either or both sides, files added on both sides, and umlauts."""
     template, project = both
     src = template / "src" / "lit_project"
@@ -105,7 +105,7 @@ def test_what_the_template_has_put_right_comes_in_beside_own_changes(both):
     assert git(project, "status", "--porcelain") == ""
 
 
-def test_a_file_that_is_deleted_there_and_changed_here_is_a_conflict(both):
+def test_file_deleted_in_the_template_and_changed_here_is_a_conflict(both):
     template, project = both
     (template / "configs" / "overlays" / "ema.yaml").unlink()
     commit(template, "fixes")
@@ -117,7 +117,7 @@ def test_a_file_that_is_deleted_there_and_changed_here_is_a_conflict(both):
     assert (project / "configs" / "overlays" / "ema.yaml").read_text().endswith("# ours\n")
 
 
-def test_the_commit_of_the_template_is_found_by_its_files(both):
+def test_template_commit_is_found_by_its_file_tree(both):
     """GitHub's "Use this template" creates a repository with different commits."""
     template, project = both
     edit(template / "engine" / "src" / "lit_engine" / "errors.py", "\nNEW = 1\n")
@@ -130,7 +130,7 @@ def test_the_commit_of_the_template_is_found_by_its_files(both):
     assert "changed in the template: requirements.lock, vendor/lit_engine" in checked.stdout
 
 
-def test_what_cannot_be_updated_is_said_in_one_line(both, tmp_path):
+def test_failed_updates_are_reported_in_one_line(both, tmp_path):
     template, project = both
     refused(update(template, tmp_path), "No such file", ".template.toml")
     record = project / ".template.toml"

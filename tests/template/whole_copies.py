@@ -15,13 +15,13 @@ def make(project, *targets):
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
 
 
-def test_smallest(made):
+def test_smallest_project_passes_its_tests(made):
     make(made("classification"), "test")
 
 
-def test_largest(made):
+def test_largest_project_passes_demo_tests_and_lint(made):
     make(made(ALL), "demo", "test", "lint")
 
 
-def test_between(made):
+def test_project_with_two_families_passes_lint(made):
     make(made("classification,translation"), "lint")

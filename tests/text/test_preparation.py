@@ -5,7 +5,7 @@ import pytest
 from lit_project.text.preparation import Preparation
 
 
-def test_composes_and_unites_white_space():
+def test_composes_characters_and_normalises_white_space():
     assert Preparation()("  C\u0327a\u00a0va\u202f?\t ") == "Ça va ?"
 
 
@@ -16,7 +16,7 @@ def test_options():
 
 
 @pytest.mark.parametrize("sentence", ["It costs 3.50, not 1,000.", "At 5 p.m. exactly", "I'm half-way", "...and so"])
-def test_spacing_leaves_numbers_and_words_whole(sentence):
+def test_spacing_does_not_split_numbers_or_words(sentence):
     spaced = Preparation(space_punctuation=True)(sentence)
     for whole in ("3.50", "1,000", "p.m", "I'm", "half-way", "...and"):
         assert (whole in sentence) == (whole in spaced)

@@ -30,7 +30,7 @@ def test_case_counts_only_in_the_cased_score():
 
 
 @pytest.mark.parametrize(("language", "name"), [("zh-CN", "zh"), ("ja", "char")])
-def test_languages_without_spaces_are_scored_by_smaller_parts(language, name):
+def test_languages_without_spaces_use_their_own_tokenisation(language, name):
     reference, other = "我们明天早上去学校读书。", "我们明天晚上去学校读书。"
     score, signature = corpus_scores([reference], [[reference]], language)["bleu"]
     assert score == pytest.approx(100)
@@ -42,7 +42,7 @@ def test_languages_without_spaces_are_scored_by_smaller_parts(language, name):
 
 
 def test_french_is_tokenised_by_its_own_rules():
-    """Moses separates the article from its noun. Three of four tokens are correct, but with "13a" only one of three."""
+    """Moses separates the article from its noun. Three of four tokens are correct, but with "13a" only two of three."""
     hypothesis, reference = "l'homme arrive ici", "l'homme arrive demain"
     moses, _ = lowercase_tokenised_bleu([hypothesis] * 2, [[reference]] * 2, "fr")
     tokens = BLEU(tokenize="none", force=True)

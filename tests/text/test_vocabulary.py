@@ -27,7 +27,7 @@ WRITTEN = {
 SENTENCES = [sentence for own in WRITTEN.values() for sentence in own]
 
 
-def test_words_join_to_what_was_written():
+def test_joining_words_restores_the_sentence():
     for language, sentences in WRITTEN.items():
         vocabulary = WordVocabulary.build(sentences, language=language)
         for sentence in sentences:
@@ -42,7 +42,7 @@ def test_splitting_follows_the_language():
     assert split_words("j'ai", "de") == ["j'ai"]
 
 
-def test_marks_that_combine_with_letters_are_parts_of_words():
+def test_combining_marks_are_parts_of_words():
     assert split_words("मैं हिन्दी बोलता हूँ।") == ["मैं", "हिन्दी", "बोलता", "हूँ", "￭।"]
     assert split_words("e\u0301te\u0301, n'est-ce pas?", "fr") == [
         "e\u0301te\u0301", "￭,", "n'￭", "est", "￭-ce", "pas", "￭?",
@@ -50,7 +50,7 @@ def test_marks_that_combine_with_letters_are_parts_of_words():
     assert join_words(split_words("नमस्ते-दुनिया! \u0301a")) == "नमस्ते-दुनिया! \u0301a"
 
 
-def test_building_counts_words():
+def test_vocabulary_is_built_by_word_frequency():
     vocabulary = WordVocabulary.build(["b a a", "a c b"], language="en")
     assert vocabulary.words == ["a", "b", "c"]
     assert len(vocabulary) == 7
@@ -82,7 +82,7 @@ def test_subwords_round_trip(kind):
 
 
 @pytest.mark.parametrize(("size", "message"), [(5000, r"size 5000 .*value <= \d+"), (10, r"size 10 .*vs \d+")])
-def test_impossible_subword_sizes_say_what_is_possible(size, message):
+def test_invalid_subword_size_error_states_the_limit(size, message):
     with pytest.raises(DataError, match=message):
         SubwordVocabulary.train(SENTENCES, size, "bpe", language="en")
 
@@ -92,7 +92,7 @@ def test_impossible_subword_sizes_say_what_is_possible(size, message):
     [WordVocabulary.build(SENTENCES, language="fr"), SubwordVocabulary.train(SENTENCES, 90, language="fr")],
     ids=["word", "bpe"],
 )
-def test_checkpoint_holds_plain_data(vocabulary, tmp_path):
+def test_checkpoint_stores_the_vocabulary_as_plain_data(vocabulary, tmp_path):
     torch.save({"hyper_parameters": vocabulary.as_dict()}, tmp_path / "a.ckpt")
     loaded = torch.load(tmp_path / "a.ckpt", weights_only=True)["hyper_parameters"]
     again = Vocabulary.from_dict(loaded)
@@ -115,7 +115,7 @@ def test_malformed_plain_data(data, message):
         Vocabulary.from_dict(data)
 
 
-def test_a_word_that_occurs_just_often_enough_is_kept():
+def test_words_with_exactly_the_minimum_frequency_are_kept():
     vocabulary = WordVocabulary.build(["a a b b c"], min_freq=2, language="en")
     assert [vocabulary.pieces([n])[0] for n in range(4, len(vocabulary))] == ["a", "b"]
     assert len(WordVocabulary.build(["a a b c"], max_size=6, language="en")) == 6

@@ -11,7 +11,7 @@ from lit_project.tasks.translation.command import load
 from translation_run import HELLO
 
 
-def test_arguments_file_and_standard_input_give_the_same(translate, tmp_path):
+def test_arguments_file_and_standard_input_produce_the_same_output(translate, tmp_path):
     sentences = [HELLO, "My sister buys a red hat.", "I arrive.", HELLO]
     text = "".join(f"{sentence}\n" for sentence in sentences)
     (tmp_path / "in.txt").write_text(text)
@@ -29,13 +29,13 @@ def test_arguments_file_and_standard_input_give_the_same(translate, tmp_path):
     assert (tmp_path / "deep" / "out.txt").read_text().splitlines() == given
 
 
-def test_a_blank_line_stays_one(translate):
+def test_blank_lines_are_preserved(translate):
     (line,) = translate(HELLO)[1]
     assert translate(stdin=f"{HELLO}\n \n\n{HELLO}\n".encode())[1] == [line, "", "", line]
     assert translate("--n_best=1", stdin=f"\n{HELLO}\n".encode())[1] == ["", line]
 
 
-def test_translations_are_those_of_the_task(translate, run):
+def test_translations_match_the_task(translate, run):
     task = load(next((run / "checkpoints").glob("best*.ckpt")))
     assert translate(HELLO)[1] == [task.translate([HELLO])[0][0].text]
     options = {"beam_size": 4, "n_best": 3, "length_penalty": 0.5, "no_repeat_ngram": 1, "max_length_ratio": 0.5}
@@ -46,7 +46,7 @@ def test_translations_are_those_of_the_task(translate, run):
     assert translate(HELLO, HELLO, *flags)[1] == [*expected, "", *expected]  # an empty line between sentences
 
 
-def test_a_checkpoint_alone_translates(translate, run, tmp_path):
+def test_translates_with_only_a_checkpoint(translate, run, tmp_path):
     given = translate(HELLO, "--ckpt_path", "last")
     assert given[0] == 0
     assert translate(HELLO, "--ckpt_path", "last.ckpt") == given
@@ -59,7 +59,7 @@ def test_a_checkpoint_alone_translates(translate, run, tmp_path):
     assert translate(HELLO, of=tmp_path)[:2] == given[:2]  # a note says that the best checkpoint is gone
 
 
-def test_words_never_seen_are_named_and_long_sentences_are_cut(translate):
+def test_unknown_words_and_truncated_sentences_are_reported(translate):
     status, lines, err = translate("The zorglub is small.", "My foo!", "The bird is small " * 40)
     assert (status, len(lines)) == (0, 3)
     assert err.splitlines() == [
@@ -80,7 +80,7 @@ class Terminal(io.TextIOWrapper):
         return True
 
 
-def test_on_a_terminal_it_goes_line_by_line(translate, monkeypatch, tmp_path):
+def test_terminal_input_is_translated_line_by_line(translate, monkeypatch, tmp_path):
     given = translate(HELLO)[1] + translate("I zorglub.")[1]
     for end in (b"", b"\n" + HELLO.encode() + b"\n"):  # Ctrl-D, or an empty line
         monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO(f"{HELLO}\nI zorglub.\n".encode() + end)))

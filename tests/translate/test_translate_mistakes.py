@@ -1,4 +1,4 @@
-"""`lit-project translate`: each mistake causes a one-line message that names it, and nothing is written."""
+"""`lit-project translate`: each mistake causes a one-line error message, and nothing is written."""
 
 import shutil
 import sys
@@ -24,7 +24,7 @@ BAD = {
 
 @pytest.mark.draws
 @pytest.mark.parametrize("options", BAD)
-def test_mistake(translate, options, monkeypatch, tmp_path):
+def test_invalid_options_cause_a_one_line_error(translate, options, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     status, lines, err = translate(HELLO, *options.split())
     assert (status, lines) == (2, [])
@@ -52,7 +52,7 @@ def test_bad_input(translate, text, words, tmp_path):
             assert word.replace("standard input", where) in err
 
 
-def test_more_bad_input(translate, tmp_path):
+def test_empty_text_missing_files_and_missing_runs_are_errors(translate, tmp_path):
     assert "TEXT is empty" in translate(" ")[2]
     missing = translate("--input", tmp_path / "nowhere.txt")
     assert (missing[0], len(missing[2].splitlines())) == (2, 1)
@@ -88,7 +88,7 @@ class Net(RNNSeq2Seq):
 """
 
 
-def test_a_checkpoint_makes_and_imports_nothing_but_nets_of_known_packages(translate, run, tmp_path, monkeypatch):
+def test_checkpoint_can_only_create_nets_of_known_packages(translate, run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "of_a_checkpoint.py").write_text(MODULE)

@@ -31,7 +31,7 @@ class StopAfterValidation(Callback):
         trainer.should_stop |= trainer.global_step == 2
 
 
-def test_a_stop_that_a_validation_within_an_epoch_asks_for_loses_no_batch(trainer, tmp_path):
+def test_a_stop_requested_by_mid_epoch_validation_loses_no_batch(trainer, tmp_path):
     options = {"max_epochs": 2, "val_check_interval": 2, "enable_checkpointing": True}
     whole = task()
     trainer(**options).fit(whole, datamodule=Images())
@@ -55,7 +55,7 @@ class StopAfterBatch(Callback):
         trainer.should_stop |= batch_idx + 1 == self.number
 
 
-def test_a_stop_waits_for_the_step_of_accumulated_gradients(trainer, tmp_path):
+def test_a_stop_waits_for_the_end_of_gradient_accumulation(trainer, tmp_path):
     """Eight micro-batches in windows of three, so the last window has two."""
     options = {"max_epochs": 2, "accumulate_grad_batches": 3, "enable_checkpointing": True}
     whole = task()
@@ -70,7 +70,7 @@ def test_a_stop_waits_for_the_step_of_accumulated_gradients(trainer, tmp_path):
     assert torch.allclose(resumed.net[1].weight, whole.net[1].weight, atol=1e-7)
 
 
-def test_a_run_that_was_stopped_early_in_its_first_epoch_has_ended(trainer, tmp_path):
+def test_a_run_early_stopped_in_its_first_epoch_counts_as_finished(trainer, tmp_path):
     def run(**resumed):
         stopping = EarlyStopping("val/loss", min_delta=100, patience=1, check_on_train_epoch_end=False)
         parts = [RunRecord(RunDir(tmp_path)), Saver(), stopping, Checkpoint(monitor=None)]
@@ -82,7 +82,7 @@ def test_a_run_that_was_stopped_early_in_its_first_epoch_has_ended(trainer, tmp_
     assert run(ckpt_path=tmp_path / "checkpoints" / "last.ckpt", weights_only=True) <= 3  # Lightning performs one step
 
 
-def test_the_last_epochs_are_the_last_by_number(trainer, tmp_path):
+def test_keep_last_orders_epochs_by_number(trainer, tmp_path):
     """In alphabetical order, epoch1000 would be first."""
     (tmp_path / "checkpoints").mkdir()
     mine = tmp_path / "checkpoints" / "epoch-of-mine.ckpt"
@@ -97,7 +97,7 @@ def test_the_last_epochs_are_the_last_by_number(trainer, tmp_path):
     assert mine.exists()
 
 
-def test_the_last_epoch_is_saved_however_rarely_others_are(trainer, tmp_path):
+def test_the_last_epoch_is_saved_regardless_of_every_n_epochs(trainer, tmp_path):
     callback = Checkpoint(monitor=None, every_n_epochs=2)
     saved = []
 
@@ -111,7 +111,7 @@ def test_the_last_epoch_is_saved_however_rarely_others_are(trainer, tmp_path):
     assert read(tmp_path / "checkpoints" / "last.ckpt")["epoch"] == 5
 
 
-def test_a_resumed_callback_knows_the_score_of_the_last_validation(trainer):
+def test_a_resumed_callback_restores_the_last_validation_score(trainer):
     options = {"max_epochs": 2, "enable_checkpointing": True}
     first, resumed = Checkpoint("val/loss", "min"), Checkpoint("val/loss", "min")
     trainer(callbacks=[Saver(), first], **options).fit(task(), datamodule=Images())
@@ -140,19 +140,19 @@ def test_a_stop_that_waits_for_min_steps_loses_no_batch(trainer, tmp_path):
     ({"every_minutes": 0}, "every_minutes must be above 0, got 0; null disables it"),
     ({"every_n_steps": 0}, "every_n_steps must be at least 1, got 0"),
 ])  # fmt: skip
-def test_options_that_say_nothing_are_refused(options, message):
+def test_rejects_invalid_options(options, message):
     with pytest.raises(UserError, match=message):
         Checkpoint(**options)
 
 
-def test_other_metrics_than_those_of_validation_decide(trainer, tmp_path):
+def test_the_monitored_metric_need_not_come_from_validation(trainer, tmp_path):
     trainer(max_epochs=2, callbacks=[Saver(), Checkpoint("lr", "min")], enable_checkpointing=True).fit(
         task(), datamodule=Images()
     )
     assert (tmp_path / "checkpoints" / "best-epoch000.ckpt").exists()
 
 
-def test_several_of_one_epoch_are_kept_apart(trainer, tmp_path):
+def test_several_best_checkpoints_of_one_epoch_do_not_overwrite_each_other(trainer, tmp_path):
     callback = Checkpoint("val/loss", "min", save_top_k=-1)
     kept = {"enable_checkpointing": True, "val_check_interval": 0.5}
     trainer(max_epochs=2, callbacks=[Saver(), callback], **kept).fit(task(), datamodule=Images())
@@ -166,7 +166,7 @@ class Fails(Callback):
         raise ValueError("a broken file")
 
 
-def test_a_task_whose_fit_failed_is_saved_by_its_next_trainer_alone(trainer, tmp_path):
+def test_after_a_failed_fit_only_the_next_trainer_saves_the_task(trainer, tmp_path):
     """The same object may be trained again, for example in a notebook."""
     mine, kept = task(), {"monitor": None, "every_minutes": 1e-9}
     first, second = (
@@ -182,7 +182,7 @@ def test_a_task_whose_fit_failed_is_saved_by_its_next_trainer_alone(trainer, tmp
     assert read(tmp_path / "second" / "checkpoints" / "last.ckpt")["global_step"] == second.global_step
 
 
-def test_early_stopping_without_patience_trains_until_the_first_worse_validation(trainer, tmp_path):
+def test_early_stopping_with_zero_patience_stops_without_improvement(trainer, tmp_path):
     stopping = EarlyStopping("val/loss", min_delta=100, patience=0)
     run = trainer(max_epochs=5, callbacks=[RunRecord(RunDir(tmp_path)), Saver(), stopping, Checkpoint(monitor=None)],
                   enable_checkpointing=True)  # fmt: skip

@@ -31,7 +31,7 @@ def curve(values):
     return [(float(epoch), value) for epoch, value in enumerate(values, 1)]
 
 
-def test_learning_curves_have_a_panel_a_metric_and_a_line_a_split():
+def test_learning_curves_have_one_panel_per_metric_and_one_line_per_split():
     losses = {"train": curve([2.0, 1.0, 0.5]), "val": curve([2.1, 1.2, 0.9])}
     figure = learning_curves({"loss": losses, "accuracy": {"val": curve([0.1, 0.2, 0.3])}}, best=2)
     assert [axes.get_title() for axes in figure.axes] == ["loss", "accuracy"]
@@ -46,7 +46,7 @@ def test_learning_curves_have_a_panel_a_metric_and_a_line_a_split():
     png(figure)
 
 
-def test_learning_rates_have_a_line_a_group():
+def test_learning_rates_have_one_line_per_parameter_group():
     rates = {"lr/body": [(0.0, 0.1), (1.0, 0.2)], "lr/head": [(0.0, 1.0), (1.0, 0.5)]}
     (axes,) = step_curves(rates).axes
     lines = [line.get_xydata().tolist() for line in axes.get_lines()]
@@ -65,7 +65,7 @@ def test_rates_that_differ_by_a_factor_of_20_have_a_logarithmic_axis():
 
 
 @pytest.mark.parametrize("labels", [1, 12])
-def test_score_curves_have_the_areas_of_scikit_learn(labels):
+def test_score_curve_areas_match_scikit_learn(labels):
     generator = torch.Generator().manual_seed(0)
     targets = (torch.rand(300, labels, generator=generator) < 0.3).long()
     targets[:, -1] = torch.arange(300) < 2
@@ -104,7 +104,7 @@ def test_confusion_matrix_shows_counts_in_cells_and_shares_in_colours():
     png(figure)
 
 
-def test_confusion_matrix_of_many_classes_leaves_out_what_would_not_be_legible():
+def test_large_confusion_matrix_omits_counts_and_every_second_label():
     axes = confusion_matrix(torch.eye(61), [f"class {k}" for k in range(61)]).axes[0]
     assert not axes.texts
     assert [label.get_text() for label in axes.get_xticklabels()] == [f"class {k}" for k in range(0, 61, 2)]
@@ -112,7 +112,7 @@ def test_confusion_matrix_of_many_classes_leaves_out_what_would_not_be_legible()
 
 
 @pytest.mark.parametrize(("channels", "count"), [(1, 1), (3, 7)])
-def test_gallery_has_a_panel_and_a_caption_an_image(channels, count):
+def test_gallery_shows_every_image_with_its_caption(channels, count):
     torch.manual_seed(0)
     images = list(torch.rand(count, channels, 4, 5))
     captions = [f"#{number}" for number in range(count)]
@@ -130,7 +130,7 @@ def test_gallery_has_a_panel_and_a_caption_an_image(channels, count):
     assert not axes.axison
 
 
-def test_names_and_pictures_of_any_kind_are_drawn_and_grey_levels_are_comparable():
+def test_figures_accept_special_characters_and_galleries_share_one_grey_scale():
     figure = gallery([torch.full((1, 2, 2), 2.0), torch.full((1, 2, 2), 0.5)], ["$x_$ for $", "a_{b"])
     first, second = figure.axes[0].get_images()
     assert first.get_array().max() == 1
@@ -140,7 +140,7 @@ def test_names_and_pictures_of_any_kind_are_drawn_and_grey_levels_are_comparable
     png(confusion_matrix(torch.tensor([[3, 1], [0, 2]]), ["$x_$", "a_{b"]))
 
 
-def test_masks_of_training_images_are_below_them_in_the_colours_of_the_key():
+def test_masks_appear_below_their_training_images_in_the_legend_colours():
     masks = torch.tensor([[[0, 1], [2, -1]]]).expand(8, 2, 2)
     figure = viz.draw_training_images(torch.rand(8, 1, 2, 2), masks, ["sky", "sea", "sand"])
     drawn = figure.axes[0].get_images()
@@ -153,7 +153,7 @@ def test_masks_of_training_images_are_below_them_in_the_colours_of_the_key():
     png(figure)
 
 
-def test_labels_of_training_images_are_their_captions():
+def test_training_images_are_captioned_with_their_labels():
     names = [f"label {k}" for k in range(7)]
     targets = torch.tensor([[0] * 7, [1, 0, 1, 0, 0, 0, 0], [1] * 7])
     figure = viz.draw_training_images(torch.rand(3, 3, 4, 4), targets, names)
@@ -161,7 +161,7 @@ def test_labels_of_training_images_are_their_captions():
     assert captions == ["no label", "label 0\nlabel 2", "label 0\nlabel 1\nlabel 2\nand 4 more"]
 
 
-def test_reliability_has_a_bar_per_bin_and_the_number_of_its_samples():
+def test_reliability_shows_accuracy_and_sample_count_per_bin():
     bins = {"samples": [0, 30, 1200], "accuracy": [None, 0.25, 1.0]}
     figure = viz.reliability(bins, "ECE")
     for axes, heights in zip(figure.axes, ([0.25, 1.0], [30, 1200]), strict=True):
@@ -182,7 +182,7 @@ class WhiteTop(torch.nn.Module):
         return images.index_fill(2, torch.tensor([0]), 255)
 
 
-def test_the_first_images_of_the_training_are_shown_as_the_net_gets_them(trainer, tmp_path, monkeypatch):
+def test_the_first_training_images_are_drawn_as_the_network_receives_them(trainer, tmp_path, monkeypatch):
     drawn, seen = {}, []
     monkeypatch.setattr(viz, "save_figure", lambda trainer, name, figure, **_: drawn.update({name: figure}))
     task, data = classifier(), Images(batch_size=16, train_transforms=[WhiteTop()])
@@ -205,7 +205,7 @@ def test_the_first_images_of_the_training_are_shown_as_the_net_gets_them(trainer
     [((4,), (4,)), ((4, 3), (4, 3)), ((4, 3, 8, 8), (4, 8, 8))],
     ids=["binary", "multilabel", "segmentation"],
 )
-def test_only_images_with_a_single_label_are_listed_as_wrong(logits, targets):
+def test_binary_multilabel_and_segmentation_images_are_not_listed_as_wrong(logits, targets):
     figures = Figures()
     outputs = {"logits": torch.randn(logits), "targets": torch.randint(2, targets)}
     figures.on_test_batch_end(None, None, outputs, (torch.rand(4, 1, 8, 8), outputs["targets"]))

@@ -1,4 +1,4 @@
-"""Printed lines and figures include the monitored metric and count epochs like the files of the run."""
+"""Printed lines and figures show the monitored metric and number epochs like the run's files."""
 
 import csv
 import re
@@ -30,7 +30,7 @@ def drawn(monkeypatch):
     return made
 
 
-def test_a_run_counts_epochs_in_one_way_and_shows_what_is_monitored(lit, drawn):
+def test_epochs_are_numbered_consistently_and_the_monitored_metric_is_shown(lit, drawn):
     result = lit(
         f"fit -c configs/quickstart.yaml {TINY} --model.top_k=3 --trainer.max_epochs=4 --run_name=shown "
         "--trainer.callbacks=null --trainer.callbacks+=Figures --trainer.callbacks+=Checkpoint "
@@ -54,7 +54,7 @@ def test_a_run_counts_epochs_in_one_way_and_shows_what_is_monitored(lit, drawn):
     assert re.fullmatch(r"true: \d\npredicted: \d\n\d+%, index \d+", captions[0])
 
 
-def test_early_stopping_on_a_metric_that_is_not_there_names_those_that_are(lit):
+def test_early_stopping_on_a_missing_metric_lists_the_available_metrics(lit):
     stop = "--trainer.callbacks+=EarlyStopping --trainer.callbacks.mode=max"
     fit = f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 {stop}"
     result = lit(f"{fit} --trainer.callbacks.monitor=train/f1")

@@ -58,7 +58,7 @@ def task(bad=float("inf")):
     return ImageClassifier(Burst(bad), lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), ["a", "b"])
 
 
-def test_it_ends_the_run_and_says_where(trainer, tmp_path):
+def test_the_guard_stops_the_run_and_reports_step_parameters_and_samples(trainer, tmp_path):
     weights, module = Weights(), task()
     with pytest.raises(NonFiniteError) as caught:
         trainer(max_epochs=4, callbacks=[weights, NaNGuard()]).fit(module, datamodule=Images())
@@ -75,7 +75,7 @@ def test_it_ends_the_run_and_says_where(trainer, tmp_path):
     assert torch.equal(module.net.head.weight, weights.seen[-1])  # NaN without the guard
 
 
-def test_it_changes_nothing_else(trainer):
+def test_the_guard_does_not_affect_finite_training(trainer):
     trained = []
     for callbacks in ([], [NaNGuard()]):
         module = task(bad=1.0)
@@ -93,14 +93,14 @@ def test_finite_gradients_whose_norm_overflows_are_clipped(trainer):
     assert module.net.head.weight.grad.isfinite().all()
 
 
-def test_accumulated_batches_are_all_named(trainer):
+def test_the_error_lists_the_samples_of_all_accumulated_batches(trainer):
     with pytest.raises(NonFiniteError) as caught:
         trainer(max_epochs=4, callbacks=[NaNGuard()], accumulate_grad_batches=2).fit(task(), datamodule=Images())
     assert len(str(caught.value).partition("samples ")[2].partition(".")[0].split(", ")) == 16
 
 
 @pytest.mark.parametrize("validated", [True, False])
-def test_without_the_guard_a_run_that_diverges_ends_with_an_error_and_no_checkpoint(lit, validated):
+def test_without_the_guard_divergence_is_an_error_and_is_not_saved(lit, validated):
     blind = (
         "--trainer.limit_val_batches=0 --trainer.callbacks=null "
         "--trainer.callbacks+=lit_engine.checkpoints.callback.Checkpoint --trainer.callbacks.monitor=null"
@@ -128,7 +128,7 @@ class Complex(Witness):
             self.phase.data[0] = complex(0.0, float("nan"))
 
 
-def test_without_it_complex_weights_that_are_not_finite_are_not_saved_either(trainer, tmp_path):
+def test_without_the_guard_non_finite_complex_weights_are_not_saved(trainer, tmp_path):
     options = {"max_epochs": 3, "callbacks": [Saver(), Checkpoint(monitor=None)]}
     with pytest.raises(UserError, match="epoch 2, step 8: weights are not finite"):
         trainer(**options, enable_checkpointing=True).fit(Complex(), datamodule=Images())

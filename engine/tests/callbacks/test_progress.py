@@ -1,4 +1,4 @@
-"""The lines of an epoch, the summary before training, and the live display of terminals."""
+"""Epoch lines, the summary before training, and the live display in terminals."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from lit_engine.callbacks.progress import display
 from lit_engine.training.saver import Interrupted, Signals
 
 
-def test_each_epoch_has_a_line_and_the_best_is_marked(lit):
+def test_each_epoch_prints_a_line_and_new_best_epochs_are_marked(lit):
     result = lit("fit -c configs/quickstart.yaml --epochs 4 --trainer.limit_train_batches=4 --name a")
     lines = [line for line in result.out.splitlines() if line.startswith("epoch ")]
     assert [re.match(r"epoch (\d) \((\d) of 4\)", line).groups() for line in lines] == [
@@ -37,7 +37,7 @@ def test_the_summary_counts_samples_classes_and_steps(lit):
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_the_bar_is_one_line(width):
+def test_the_progress_display_has_two_lines_at_any_width(width):
     text = io.StringIO()
     facts = ["12:34:56 left", "1,234,567 samples/s", "lr 0.00123"]
     Console(file=text, width=width).print(display("epoch 99 (100 of 100)", 99, 100, facts, "x 1.0  " * 99))

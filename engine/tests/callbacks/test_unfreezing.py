@@ -67,7 +67,7 @@ def inside(names, *paths):
     return {name for name in names if name.startswith(tuple(path + "." for path in paths))}
 
 
-def test_each_part_moves_from_its_epoch_on_with_its_statistics_and_has_no_gradient_and_no_state_before(trainer):
+def test_parts_train_from_their_epoch_and_have_no_gradients_or_state_before(trainer):
     module, watch = task(), Watch()
     fit = trainer(max_epochs=3, callbacks=[Unfreezing(SCHEDULE), watch], val_check_interval=2)
     fit.fit(module, datamodule=Images())
@@ -83,7 +83,7 @@ def test_each_part_moves_from_its_epoch_on_with_its_statistics_and_has_no_gradie
     assert watch.kept == expected
 
 
-def test_stopped_and_resumed_within_a_stage_it_ends_with_the_same_weights(trainer, tmp_path):
+def test_resuming_within_a_stage_gives_the_same_final_weights(trainer, tmp_path):
     whole, resumed = task(), task()
     step = 7  # within the second epoch
     file = tmp_path / "saved.ckpt"
@@ -94,7 +94,7 @@ def test_stopped_and_resumed_within_a_stage_it_ends_with_the_same_weights(traine
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_feature_extraction_leaves_the_backbone_out(trainer):
+def test_feature_extraction_excludes_the_backbone_from_training(trainer):
     module, watch = task(), Watch()
     trainer(max_epochs=2, callbacks=[Unfreezing({"net.body": None}), watch]).fit(module, datamodule=Images())
     assert watch.moved == [{"net.head.weight", "net.head.bias"}] * 2
@@ -109,14 +109,14 @@ def test_feature_extraction_leaves_the_backbone_out(trainer):
         ({"net.body": -1}, "the epoch of net.body must be at least 0"),
         ({"net": 1}, "nothing is left to train in epoch 0"),
     ],
-    ids=["name", "late", "negative", "nothing"],
+    ids=["unknown module", "after the run", "negative epoch", "nothing to train"],
 )
-def test_schedules_that_cannot_be(trainer, schedule, message):
+def test_rejects_invalid_schedules(trainer, schedule, message):
     with pytest.raises(UserError, match=message):
         trainer(max_epochs=3, callbacks=[Unfreezing(schedule)]).fit(task(), datamodule=Images())
 
 
-def test_two_processes_train_as_one_does(trainer, tmp_path):
+def test_two_processes_match_one_process(trainer, tmp_path):
     """DistributedDataParallel must also average the gradients of parameters that were frozen when it was created."""
     sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
     one = task(sgd, norm=False)

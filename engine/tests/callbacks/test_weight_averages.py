@@ -45,7 +45,7 @@ def mean(snapshots):
 
 
 @pytest.mark.parametrize("decay", [0.2, 0.999])
-def test_ema_by_its_definition(trainer, decay):
+def test_ema_matches_its_definition(trainer, decay):
     """After step n + 1, a ← d a + (1 - d) w with d = min(decay, (1 + n) / (10 + n)). The first step initializes a."""
     module, seen = task(), Ends()
     trainer(max_epochs=2, callbacks=[seen, EMA(decay)]).fit(module, datamodule=Images())
@@ -57,14 +57,14 @@ def test_ema_by_its_definition(trainer, decay):
         assert torch.allclose(value, average[name], atol=1e-6)
 
 
-def test_ema_does_not_change_indices(trainer):
+def test_ema_does_not_average_integer_buffers(trainer):
     module = task()
     module.register_buffer("places", torch.arange(200))
     trainer(max_epochs=6, callbacks=[EMA(0.99)]).fit(module, datamodule=Images())
     assert module.places.tolist() == list(range(200))
 
 
-def test_swa_of_batch_norm_needs_a_loader(trainer):
+def test_swa_with_batch_norm_needs_a_data_module_with_a_loader_method(trainer):
     data = Images()
     data.setup("fit")
     loader = data.train_dataloader()
@@ -73,7 +73,7 @@ def test_swa_of_batch_norm_needs_a_loader(trainer):
 
 
 @pytest.mark.parametrize("step", [STEPS, STEPS + 2])
-def test_ema_resumed_ends_with_the_same_average(trainer, tmp_path, step):
+def test_resumed_ema_ends_with_the_same_average(trainer, tmp_path, step):
     whole, resumed, file = task(), task(), tmp_path / "saved.ckpt"
     trainer(max_epochs=2, callbacks=[EMA(0.9), SaveAt(step, file)]).fit(whole, datamodule=Images())
     trainer(max_epochs=2, callbacks=[EMA(0.9)]).fit(resumed, datamodule=Images(), ckpt_path=file, weights_only=True)
@@ -94,7 +94,7 @@ class Compared(Callback):
 
 
 @pytest.mark.parametrize("average", [EMA(0.9), SWA(0)], ids=["EMA", "SWA"])
-def test_two_processes_have_one_average_and_the_best_checkpoint_holds_it(trainer, tmp_path, average):
+def test_two_processes_share_one_average_that_the_best_checkpoint_contains(trainer, tmp_path, average):
     strategy = DDPStrategy(start_method="fork", process_group_backend="gloo")
     best = Checkpoint(monitor="val/samples", mode="min", every_n_epochs=2)  # so only the last epoch is saved
     callbacks = [average, Compared(tmp_path / "weights.pt"), best]
@@ -115,14 +115,14 @@ def trained(trainer):
     return module, seen
 
 
-def test_the_weights_are_the_mean_of_the_last_epochs(trained):
+def test_swa_weights_are_the_mean_of_the_last_epochs(trained):
     module, seen = trained
     expected = mean(seen.weights[2:])
     for name, value in module.named_parameters():
         assert torch.allclose(value, expected[name], atol=1e-6)
 
 
-def test_batch_norm_has_the_statistics_of_the_averaged_weights(trained):
+def test_batch_norm_statistics_are_recomputed_for_the_averaged_weights(trained):
     module, _ = trained
     images, _ = Images().load("train")
     data = Images()
@@ -138,7 +138,7 @@ def test_batch_norm_has_the_statistics_of_the_averaged_weights(trained):
     assert norm.momentum == 0.1
 
 
-def test_it_does_not_change_the_training(trained, trainer):
+def test_swa_does_not_affect_training(trained, trainer):
     plain = Snapshots()
     trainer(max_epochs=5, callbacks=[plain]).fit(task(), datamodule=Images())
     for one, other in zip(plain.weights, trained[1].weights, strict=True):
@@ -146,7 +146,7 @@ def test_it_does_not_change_the_training(trained, trainer):
 
 
 @pytest.mark.parametrize("step", [STEPS, 3 * STEPS + 2])
-def test_resumed_it_ends_with_the_same_average(trainer, trained, tmp_path, step):
+def test_resumed_swa_ends_with_the_same_average(trainer, trained, tmp_path, step):
     file = tmp_path / "saved.ckpt"
     trainer(max_epochs=5, callbacks=[SWA(start=2), SaveAt(step, file)]).fit(task(), datamodule=Images())
     resumed = task()
@@ -174,8 +174,8 @@ class Ends(Callback):
         ("max_time", 3 * STEPS + 2, [3 * STEPS]),
     ],
 )
-def test_a_run_that_ends_within_an_epoch(trainer, tmp_path, stop, end, counted):
-    """Weights stay unaveraged until an epoch end is counted. `max_steps` counts as an end, but a stop does not."""
+def test_swa_counts_a_mid_epoch_end_by_max_steps_but_not_by_a_stop(trainer, tmp_path, stop, end, counted):
+    """Weights are not averaged before the first counted epoch end. `max_steps` counts as one, but a stop does not."""
     module, seen = task(), Ends(end if stop == "max_time" else None)
     options = {"max_steps": end} if stop == "max_steps" else {}
     callbacks = [Saver(), seen, SWA(start=2), Checkpoint(monitor=None)]
@@ -199,7 +199,7 @@ def test_frozen_batch_norm_keeps_its_statistics(trainer):
     assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
 
 
-def test_share_of_the_run_and_starts_that_cannot_be(trainer):
+def test_start_may_be_a_fraction_of_the_run_and_invalid_starts_are_errors(trainer):
     callback = SWA(start=0.5)
     trainer(max_epochs=4, callbacks=[callback]).fit(task(), datamodule=Images())
     assert callback.first_epoch == 2

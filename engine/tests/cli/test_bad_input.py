@@ -1,4 +1,4 @@
-"""Bad data and damaged files cause clear errors and lose nothing."""
+"""Bad data and damaged files cause clear errors without data loss."""
 
 import re
 import resource
@@ -18,7 +18,7 @@ from lit_engine.run.directory import RunDir, write_text
 
 @contextmanager
 def limit_on_files():
-    """Return a function that limits the size of files, so that writing more fails as on a full disk."""
+    """Yield a function that limits file sizes, so that larger writes fail as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -28,7 +28,7 @@ def limit_on_files():
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_file_that_cannot_be_written_is_named_and_stays_as_it_was(workspace):
+def test_a_failed_write_reports_the_file_and_preserves_its_content(workspace):
     write_text(Path("a.json"), "before")
     with limit_on_files() as limit:
         limit(10)
@@ -39,7 +39,7 @@ def test_a_file_that_cannot_be_written_is_named_and_stays_as_it_was(workspace):
     assert not list(workspace.glob(".*.tmp"))
 
 
-def test_resume_passes_over_a_truncated_checkpoint_and_says_so(lit):
+def test_resume_skips_and_reports_a_truncated_checkpoint(lit):
     # With a learning rate of 0, the first epoch is the best.
     fit = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=false "
               "--model.optimizer.lr=0 --model.schedulers=null")  # fmt: skip
@@ -53,7 +53,7 @@ def test_resume_passes_over_a_truncated_checkpoint_and_says_so(lit):
     assert read(last)["global_step"] == 30
 
 
-def test_checkpoint_of_another_model(lit, trained):
+def test_rejects_a_checkpoint_of_a_different_model(lit, trained):
     result = lit(f"test -c configs/quickstart.yaml --ckpt_path {trained}/checkpoints/last.ckpt")
     assert result.status == 2
     assert "a different model" in result.err
@@ -61,7 +61,7 @@ def test_checkpoint_of_another_model(lit, trained):
     assert len(result.err.strip().splitlines()) <= 6
 
 
-def test_a_checkpoint_names_nothing_that_is_called(trained, workspace):
+def test_loading_a_checkpoint_never_calls_functions_it_references(trained, workspace):
     from toy.tasks import ImageClassifier
 
     file = trained / "checkpoints" / "last.ckpt"
@@ -122,7 +122,7 @@ def test_full_disk_while_saving_keeps_the_earlier_checkpoint(lit, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "metrics.json", "provenance.json", "metrics.csv"])
-def test_broken_files_of_a_run_are_named_before_it_is_trained(lit, trained, name):
+def test_broken_run_files_are_reported_before_training(lit, trained, name):
     file = trained / name
     file.write_bytes(file.read_bytes()[:-40] + b"\n\x00\xff,[\n")
     before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
@@ -136,14 +136,14 @@ def test_broken_files_of_a_run_are_named_before_it_is_trained(lit, trained, name
 @pytest.mark.parametrize("options", [
     "--trainer.max_epochs=0", "--trainer.limit_train_batches=0", "--trainer.max_steps=0 --model.schedulers=null",
 ])  # fmt: skip
-def test_a_training_without_a_step_is_refused_and_leaves_no_run(lit, options):
+def test_rejects_training_with_zero_steps_without_creating_a_run(lit, options):
     result = lit(f"fit -c configs/quickstart.yaml {TINY} {options}")
     assert (result.status, len(result.err.splitlines())) == (2, 1)
     assert "trainer.max_epochs, max_steps" in result.err
     assert not list(Path("runs").glob("*/*"))
 
 
-def test_a_run_without_metrics_csv_goes_on_with_it(lit):
+def test_resuming_with_a_logger_creates_a_missing_metrics_csv(lit):
     fit = f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --test_after_fit=false --model.schedulers=null"
     run = lit(f"{fit} --trainer.logger=false").run
     assert not (run / "metrics.csv").exists()

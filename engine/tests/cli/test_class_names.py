@@ -18,11 +18,11 @@ PACKAGE = "toy"
 
 @pytest.fixture(autouse=True)
 def _forgetful():
-    """Notes are printed once per process, so forget them before each test."""
+    """Reset the notes before each test, because each is printed only once per process."""
     _note.cache_clear()
 
 
-def test_class_paths_of_a_package_that_is_not_there_lead_to_this_one(capsys):
+def test_class_paths_of_a_missing_package_resolve_to_this_package(capsys):
     config = {
         "class_path": "before_now.tasks.ImageClassifier",
         "init_args": {"net": {"class_path": "before_now.models.MLP"}, "loss": "before_now.data.Noise"},
@@ -34,7 +34,7 @@ def test_class_paths_of_a_package_that_is_not_there_lead_to_this_one(capsys):
     assert capsys.readouterr().err == f"note: before_now cannot be imported: using the classes of {PACKAGE} instead\n"
 
 
-def test_a_class_is_found_by_its_name_alone_and_by_the_path_it_had_once(capsys):
+def test_a_class_is_found_by_name_or_former_path(capsys):
     checkpoint = "lit_engine.checkpoints.callback.Checkpoint"
     for path in ("Checkpoint", f"{PACKAGE}.engine.checkpoints.Checkpoint", "lit_engine.Checkpoint", checkpoint):
         assert resolve_class_paths({"class_path": path}) == {"class_path": checkpoint}
@@ -42,7 +42,7 @@ def test_a_class_is_found_by_its_name_alone_and_by_the_path_it_had_once(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_everything_else_stays_as_it_is(capsys):
+def test_other_values_are_unchanged(capsys):
     config = {
         "of torch": "torch.optim.SGD",
         "of another module": "helpers.SaveAt",
@@ -58,7 +58,7 @@ def test_everything_else_stays_as_it_is(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_run_of_before_is_tested_resumed_and_repeated(lit, trained):
+def test_a_run_can_be_tested_resumed_and_repeated_after_a_package_rename(lit, trained):
     """The package was renamed after the run."""
     for file in (trained / "checkpoints").glob("*.ckpt"):
         content = torch.load(file, weights_only=True)

@@ -1,4 +1,4 @@
-"""A mistake in a config or command causes exit status 2, and a short message with the key, value and closest name."""
+"""Mistakes in a config or command exit with status 2 and a short message with the key, value and closest name."""
 
 import sys
 
@@ -115,7 +115,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("command", CASES)
-def test_mistake(lit, command, workspace):
+def test_mistakes_in_commands_print_a_short_error_with_a_hint(lit, command, workspace):
     for name, text in FILES.items():
         (workspace / name).write_text(text)
     result = lit(command)
@@ -150,7 +150,7 @@ def test_an_empty_name_is_not_the_current_folder(lit, command):
         ("monitor: val/loss", "monitor: val/los", ["val/los", "val/loss"]),
     ],
 )
-def test_mistake_in_a_file(lit, workspace, old, new, words):
+def test_mistakes_in_config_files_print_a_short_error_with_a_hint(lit, workspace, old, new, words):
     path = workspace / "configs" / "quickstart.yaml"
     text = path.read_text()
     assert old in text
@@ -204,7 +204,7 @@ def mine(workspace, monkeypatch):
 
 
 def test_modules_of_the_working_directory_in_an_interactive_session(lit, mine, monkeypatch, workspace):
-    """sys.path starts with an empty string, which means the config's folder while the parser reads the config."""
+    """`sys.path` starts with an empty string, which is the config's folder while the parser reads the config."""
     fit = lit(f"{Q} -c configs/overlays/debug.yaml --model.net={mine}.Wide")
     assert fit.status == 0, fit.err
     sys.modules.pop(mine)
@@ -212,14 +212,14 @@ def test_modules_of_the_working_directory_in_an_interactive_session(lit, mine, m
     assert lit(f"predict --run {fit.run} --ckpt_path last").status == 0
 
 
-def test_data_that_do_not_say_what_the_net_needs(lit, mine):
+def test_reports_attributes_that_the_data_module_lacks(lit, mine):
     result = lit(f"{Q} --data={mine}.Bare --data.size=8")
     assert result.status == 2
     assert f"{mine}.Bare must have class_names, num_classes, input_shape" in result.err
     assert len(result.err.strip().splitlines()) == 1
 
 
-def test_a_part_that_cannot_be_made_says_why_and_a_bug_where(lit, mine, workspace):
+def test_constructor_errors_report_their_cause_and_bugs_their_location(lit, mine, workspace):
     result = lit(f"{Q} --trainer.logger+={mine}.Refusing")
     assert result.status == 2
     assert result.err.strip() == f"error: {mine}.Refusing: no such server"
@@ -228,7 +228,7 @@ def test_a_part_that_cannot_be_made_says_why_and_a_bug_where(lit, mine, workspac
 
 
 @pytest.mark.parametrize("key", ["optimizer", "net", "loss", "schedulers"])
-def test_a_function_is_not_called_where_a_class_is_wanted(lit, workspace, mine, key):
+def test_rejects_a_function_where_a_class_is_required_without_calling_it(lit, workspace, mine, key):
     config = yaml.safe_load((workspace / "configs" / "quickstart.yaml").read_text())
     function = {"class_path": f"{mine}.called", "init_args": {"x": 1}}
     config["model"]["init_args"][key] = (
@@ -242,8 +242,8 @@ def test_a_function_is_not_called_where_a_class_is_wanted(lit, workspace, mine, 
     assert len(result.err.splitlines()) == 1
 
 
-def test_modules_where_the_command_is_called_are_found(workspace, monkeypatch, capfd):
-    """It does not matter where the config is, although the parser changes to its folder."""
+def test_finds_modules_in_the_folder_where_the_command_runs(workspace, monkeypatch, capfd):
+    """The location of the config does not matter, although the parser changes to its folder."""
     (workspace / "mine_of_paths.py").write_text(MINE)
     (workspace / "configs" / "mine.yaml").write_text("model: {init_args: {net: {class_path: mine_of_paths.Wide}}}")
     monkeypatch.setattr(sys, "path", sys.path[:])

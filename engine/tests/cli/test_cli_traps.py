@@ -1,4 +1,4 @@
-"""Known pitfalls of LightningCLI, each avoided."""
+"""Known pitfalls of LightningCLI that the command line avoids."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from lit_engine.checkpoints.io import read
 from lit_engine.cli.parser import prepare
 
 
-def test_what_the_data_do_not_tell_is_given_by_hand_and_kept(lit, workspace, monkeypatch):
+def test_values_missing_from_the_data_can_be_set_by_hand_and_are_saved(lit, workspace, monkeypatch):
     monkeypatch.syspath_prepend(str(workspace))
     (workspace / "blind.py").write_text(
         "from toy.data import Digits\nclass Blind(Digits):\n    def __init__(self):\n"
@@ -47,7 +47,7 @@ LISTS = {
 
 @pytest.mark.parametrize("key", LISTS)
 @pytest.mark.parametrize("in_config", [True, False])
-def test_nothing_of_an_earlier_list_is_left_in_a_later_one(lit, workspace, capfd, key, in_config):
+def test_a_later_list_completely_replaces_an_earlier_one(lit, workspace, capfd, key, in_config):
     def printed(*options):
         with pytest.raises(SystemExit, match="0"):
             lit("fit -c configs/quickstart.yaml", *options, "--print_config")
@@ -70,18 +70,18 @@ def test_nothing_of_an_earlier_list_is_left_in_a_later_one(lit, workspace, capfd
 
 
 @pytest.mark.parametrize("flag", ["--config=", "-c"])
-def test_every_spelling_of_a_config_names_the_run(flag):
+def test_the_first_config_names_the_run_in_any_option_spelling(flag):
     assert prepare(["fit", f"{flag}configs/quickstart.yaml", "-c", "other.yaml"]).config_name == "quickstart"
 
 
-def test_a_column_may_be_called_as_a_class_is():
+def test_a_column_or_file_may_have_the_same_name_as_a_class():
     classes = ["--data=Digits", "--data.train_transforms+=Noise", "--model.parameter_groups=ParameterGroups"]
     words = prepare(["fit", "--data.target_names=Group", "--data.file=Digits", *classes]).args
     assert words[1:3] == ["--data.target_names=Group", "--data.file=Digits"]
     assert all(re.search("=(toy|lit_engine)\\.", word) for word in words[3:])
 
 
-def test_command_line_beats_the_hyper_parameters_of_a_checkpoint(lit, trained):
+def test_command_line_options_override_checkpoint_hyperparameters(lit, trained):
     file = trained / "checkpoints" / "last.ckpt"
     assert read(file)["hyper_parameters"]["top_k"] is None
     result = lit(f"test -c configs/quickstart.yaml {TINY} --ckpt_path {file} --model.top_k=2")

@@ -45,8 +45,8 @@ def counted(code: str, folder: Path, program: bool = True, **settings: str) -> i
 
 
 @pytest.mark.slow
-def test_large_tensors_lie_in_huge_pages(tmp_path):
-    """Linux must provide huge pages on request, and the user must not have disabled them."""
+def test_large_tensors_use_huge_pages(tmp_path):
+    """This applies if Linux provides huge pages on request and the user has not disabled them."""
     given = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not given.exists() or "[madvise]" not in given.read_text():
         pytest.skip("this kernel gives huge pages to everyone, or to no one")
@@ -60,7 +60,7 @@ def test_large_tensors_lie_in_huge_pages(tmp_path):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such option")
-def test_freed_memory_is_used_again(tmp_path):
+def test_freed_memory_is_reused(tmp_path):
     code = (
         "import resource\n"
         "for _ in range(10): parts = [b'x' * 2**26 for _ in range(2)]; del parts\n"
@@ -71,7 +71,7 @@ def test_freed_memory_is_used_again(tmp_path):
     assert counted(code, tmp_path, program=False) > 8 * once
 
 
-def test_nothing_is_printed_beside_the_config(lit, capfd):
+def test_print_config_prints_only_the_config(lit, capfd):
     with pytest.raises(SystemExit):
         lit("fit -c configs/quickstart.yaml --print_config")
     out, err = capfd.readouterr()
@@ -79,18 +79,18 @@ def test_nothing_is_printed_beside_the_config(lit, capfd):
     assert yaml.safe_load(out)["trainer"]["max_epochs"]
 
 
-def test_the_help_names_every_command(capsys):
+def test_help_lists_every_command(capsys):
     text = printed(capsys, "--help")
     for name in ("fit", "validate", "test", "predict", *COMMANDS, *PROJECT.commands):
         assert f" {name}" in text
 
 
-def test_version_is_that_of_the_package(capsys):
+def test_version_prints_the_package_versions(capsys):
     assert printed(capsys, "--version") == f"toy {__version__} (lit-engine {lit_engine.__version__})\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_output_to_a_full_disk_is_an_error_of_one_line():
+def test_writing_to_a_full_disk_is_a_one_line_error():
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "toy", "--version"], stdout=full, stderr=subprocess.PIPE, text=True
@@ -98,7 +98,7 @@ def test_output_to_a_full_disk_is_an_error_of_one_line():
     assert (done.returncode, done.stderr) == (2, "error: No space left on device\n")
 
 
-def test_a_wrong_command_is_told_those_there_are(lit):
+def test_an_unknown_command_lists_the_valid_commands(lit):
     result = lit("exampels")
     assert result.status == 2
     assert "Did you mean `examples`?" in result.err
@@ -132,12 +132,12 @@ def test_bash_completes_commands_options_files_and_runs(tmp_path, capsys):
     assert completed(script, "test", "--run", "''") == ["runs/quickstart/first/"]
 
 
-def test_completion_and_examples_say_what_they_know(capsys):
+def test_completion_and_examples_suggest_valid_names(capsys):
     assert "'zsh'" in refused(capsys, "completion", "ksh")
     assert "did you mean overlays/debug?" in refused(capsys, "examples", "overlay/debug")
 
 
-def test_the_process_ends_with_the_status_after_handlers_have_run():
+def test_exit_handlers_run_before_the_process_exits_with_its_status():
     program = (
         "import atexit, sys\n"
         "from lit_engine.cli import main\n"

@@ -1,4 +1,4 @@
-"""The JSON schema of configs: errors name the key."""
+"""The JSON schema of configs, whose errors name the offending key."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def validator(tmp_path_factory):
 
 
 def wrong(validator, config):
-    """Return the location and message of each error in a config."""
+    """Return the location and message of the most relevant error in a config, or None."""
     error = best_match(validator.iter_errors(config))
     return error and f"{error.json_path}: {error.message}"
 
@@ -57,7 +57,7 @@ def test_the_complete_config_of_a_run_is_valid(validator, trained):
         ("overlays/ema", "- class_path: EMA\n     ", "-", "$.trainer['callbacks+'][0]: 'class_path'"),
     ],
 )
-def test_a_mistake_is_told_with_its_key(validator, config, right, mistake, where):
+def test_errors_name_the_offending_key(validator, config, right, mistake, where):
     text = (TOY / "configs" / f"{config}.yaml").read_text()
     assert right in text
     path, _, word = where.partition(": ")
@@ -66,7 +66,7 @@ def test_a_mistake_is_told_with_its_key(validator, config, right, mistake, where
     assert word in found
 
 
-def test_what_is_no_mistake(validator):
+def test_accepts_valid_overlays(validator):
     """An external class, a class given by name only, a list to append to, and single keys are valid."""
     for overlay in (
         "model: {init_args: {net: {class_path: mine.Wide, init_args: {width: 3}}}}",
@@ -80,7 +80,7 @@ def test_what_is_no_mistake(validator):
         assert wrong(validator, yaml.safe_load(overlay)) is None, overlay
 
 
-def test_a_pipe_is_written_and_not_replaced(tmp_path, monkeypatch):
+def test_writes_to_a_pipe_without_replacing_it(tmp_path, monkeypatch):
     monkeypatch.setattr("lit_engine.tools.schema.config_schema", dict)
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK)
@@ -89,7 +89,7 @@ def test_a_pipe_is_written_and_not_replaced(tmp_path, monkeypatch):
     os.close(reader)
 
 
-def test_a_file_that_cannot_be_written_is_a_line(tmp_path, capsys, monkeypatch):
+def test_an_unwritable_output_file_is_a_one_line_error(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("lit_engine.tools.schema.config_schema", dict)
     (tmp_path / "file").write_text("")
     assert main(["schema", "--output", str(tmp_path / "file" / "schema.json")]) == 2

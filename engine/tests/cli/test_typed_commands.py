@@ -23,12 +23,12 @@ def config_of(workspace, name):
 @pytest.mark.parametrize(
     "typed", ["fit quickstart", "fit configs/quickstart.yaml", "fit -c quickstart", "fit quickstart.yaml"]
 )
-def test_a_config_by_name_or_position(lit, workspace, typed):
+def test_a_config_can_be_given_by_name_or_path(lit, workspace, typed):
     assert lit(f"{typed} {SHORT} --run-name=a --epochs 1").status == 0
     assert (workspace / "runs/quickstart/a/config.yaml").exists()
 
 
-def test_a_flag_may_stand_before_the_name(workspace):
+def test_flags_may_precede_the_config_name(workspace):
     assert expand(PROJECT, ["sweep", "--report", "grid"])[2].endswith("configs/sweeps/grid.yaml")
     *others, config = expand(PROJECT, ["repeat", "--seeds", "1", "2", "--json", "quickstart"])
     assert others == ["repeat", "--seeds", "1", "2", "--json"]
@@ -36,7 +36,7 @@ def test_a_flag_may_stand_before_the_name(workspace):
     assert config.endswith("configs/quickstart.yaml")
 
 
-def test_overlays_by_name_are_applied_in_order(lit, workspace):
+def test_overlays_can_be_given_by_name(lit, workspace):
     assert lit(f"fit quickstart label_smoothing -c ema {SHORT} --name=a --epochs 1").status == 0
     callbacks = [callback["class_path"] for callback in config_of(workspace, "a")["trainer"]["callbacks"]]
     assert callbacks[-1].endswith("EMA")
@@ -55,7 +55,7 @@ def test_short_options_are_recorded_under_their_full_names(lit, workspace):
     assert changed["model.optimizer.lr"] == [0.004, 0.01]
 
 
-def test_the_learning_rate_of_a_plain_module(lit, workspace, monkeypatch):
+def test_lr_option_sets_the_learning_rate_of_a_plain_module(lit, workspace, monkeypatch):
     monkeypatch.syspath_prepend(workspace)
     (workspace / "typed_module.py").write_text(
         "from lightning.pytorch.demos.boring_classes import BoringDataModule as Data, BoringModel\n"
@@ -71,7 +71,7 @@ def test_the_learning_rate_of_a_plain_module(lit, workspace, monkeypatch):
     assert config_of(workspace, "a")["model"]["init_args"]["learning_rate"] == 0.25
 
 
-def test_a_run_by_position(lit, workspace):
+def test_a_run_can_be_given_as_a_positional_argument(lit, workspace):
     assert lit(f"fit quickstart {SHORT} --name a --epochs 1").status == 0
     run = workspace / "runs/quickstart/a"
     for command in ("validate", "test", "predict"):
@@ -109,7 +109,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("typed", ANSWERS)
-def test_the_answer_is_what_to_type(lit, workspace, typed):
+def test_errors_suggest_the_correct_command(lit, workspace, typed):
     (workspace / "runs" / "quickstart" / "first").mkdir(parents=True, exist_ok=True)
     result = lit(typed)
     assert result.status == 2
@@ -136,7 +136,7 @@ def test_the_help_fits_on_a_screen(lit, monkeypatch, command):
     assert ("--images" in result.out) == (command == "predict")
 
 
-def test_all_options_are_in_the_long_help(lit):
+def test_help_all_exits_successfully(lit):
     with pytest.raises(SystemExit) as ended:
         lit("fit --help=all")
     assert ended.value.code == 0
@@ -148,7 +148,7 @@ QUICK = {"--help": 0, "fit --help": 0, "greet --help": 0, "runs --help": 0, "exa
 
 
 @pytest.mark.parametrize("typed", QUICK)
-def test_torch_is_not_imported_to_answer(typed):
+def test_quick_commands_do_not_import_torch(typed):
     code = (
         f"import sys; sys.argv[1:] = {typed.split()!r}\n"
         "from toy.__main__ import entry_point\n"

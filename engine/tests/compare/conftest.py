@@ -24,7 +24,7 @@ CONFIG = {
 
 @pytest.fixture
 def make_run(tmp_path, monkeypatch):
-    """Create `runs/x/NAME` in the working folder, with losses by epoch and a test score of 1 − the best loss."""
+    """Return a function that creates `runs/x/NAME` with a loss per epoch and a test loss of 1 − the best loss."""
     monkeypatch.chdir(tmp_path)
 
     def make(name, losses=(0.5, 0.3, 0.4), status=0, seed=1, lr=0.01, config=None, test=None, **entry):
@@ -54,7 +54,7 @@ def make_run(tmp_path, monkeypatch):
 
 @pytest.fixture
 def say(make_run, capfd):
-    """Run a command in-process, and return the exit status, output and errors."""
+    """Return a function that runs a command in-process and returns its exit status, output and errors."""
     from toy.__main__ import main
 
     def run(command):

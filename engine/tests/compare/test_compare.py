@@ -33,7 +33,7 @@ def compared(*over, chosen=()):
     return Comparison(read_runs(["runs"]), over, chosen)
 
 
-def test_only_what_differs_is_a_column(make_run):
+def test_only_differing_options_become_columns(make_run):
     make_run("a"), make_run("b", (0.4, 0.2), lr=0.1), make_run("c", lr=0.1)
     found = compared()
     assert (found.keys, found.facts) == (["model.optimizer.lr"], [])
@@ -43,7 +43,7 @@ def test_only_what_differs_is_a_column(make_run):
     ]  # fmt: skip
 
 
-def test_an_option_may_be_given_as_in_the_head_of_the_table(make_run):
+def test_over_accepts_shortened_option_names(make_run):
     make_run("a"), make_run("b")
     assert compared("lr").over == ["model.optimizer.lr"]  # equal in all runs
     make_run("c", lr=0.1)
@@ -52,14 +52,14 @@ def test_an_option_may_be_given_as_in_the_head_of_the_table(make_run):
         compared("r")
 
 
-def test_a_csv_file_has_all_digits_of_an_option(make_run, say):
+def test_csv_contains_options_at_full_precision(make_run, say):
     make_run("a", lr=0.00123456789), make_run("b", (0.6,))
     say("compare runs --csv t.csv")
     lines = csv.DictReader(Path("t.csv").read_text().splitlines())
     assert [line["model.optimizer.lr"] for line in lines] == ["0.00123456789", "0.01"]
 
 
-def test_options_of_another_class_or_version_do_not_differ_but_a_callback_does():
+def test_options_in_only_some_runs_are_ignored_except_callbacks():
     cnn, mlp = {"net": "p.CNN", "net.layers": [4], "seed": 1}, {"net": "p.MLP", "net.hidden": 9, "seed": 1.0, "new": 3}
     assert find_differing_options([cnn, mlp]) == ["net"]
     assert find_differing_options([cnn, {**cnn, "callbacks.Stop": "p.Stop", "callbacks.Stop.patience": 3}]) == [
@@ -69,7 +69,7 @@ def test_options_of_another_class_or_version_do_not_differ_but_a_callback_does()
     assert short_names(["model.lr", "data.seed", "seed", "other.lr"]) == ["model.lr", "data.seed", "seed", "other.lr"]
 
 
-def test_commit_and_versions_differ_too(make_run):
+def test_differing_commits_and_versions_are_shown(make_run):
     make_run("a"), make_run("b", git={"commit": "fedcba9876543210", "dirty": True}, versions={"torch": "2.16.0"})
     found = compared()
     assert found.facts == ["commit", "torch"]
@@ -79,20 +79,20 @@ def test_commit_and_versions_differ_too(make_run):
     assert "runs in one group differ in: commit, torch" in compared("seed_everything").notes()
 
 
-def test_runs_that_began_with_weights_are_a_group_of_their_own(make_run):
+def test_runs_with_initial_weights_form_a_separate_group(make_run):
     make_run("a", seed=1), make_run("b", seed=2), make_run("c", seed=3, init_from="runs/x/a")
     assert [row.runs[0].options["init_from"] for row in compared("seed_everything").rows] == [None, "runs/x/a"]
     assert compared().keys == ["seed_everything", "init_from"]
 
 
-def test_a_test_with_other_options_than_in_training_is_told(make_run):
+def test_options_changed_between_training_and_test_are_shown(make_run):
     make_run("a"), make_run("b", test={"changed": ["beam_size was 3 in training and is 1"]})
     found = compared()
     assert found.facts == ["tested"]
     assert [row.facts("tested") for row in found.rows] == [["as trained"], ["beam_size was 3 in training and is 1"]]
 
 
-def test_over_gives_mean_and_standard_deviation_of_the_runs_that_finished(make_run):
+def test_over_computes_mean_and_standard_deviation_of_finished_runs(make_run):
     losses = [0.31, 0.34, 0.45]
     for seed, loss in enumerate(losses):
         make_run(f"a{seed}", (0.5, loss), seed=seed)
@@ -111,7 +111,7 @@ def test_over_gives_mean_and_standard_deviation_of_the_runs_that_finished(make_r
     assert all(f"runs/x/bad{n} ({state})" in note for n, state in enumerate(("killed", "failed", "stopped")))
 
 
-def test_of_one_group_each_metric_has_a_line_and_folds_are_pooled(make_run):
+def test_a_single_group_has_one_row_per_metric_and_pools_its_folds(make_run):
     """Identical metrics are included, but not counts. Half of the pixels are correct in one fold, all in the other."""
     config = {**make_run.config, "data": {"class_path": "p.Data", "init_args": {"folds": 2}}}
     for fold, (right, pixels) in enumerate(((0.5, 30), (1.0, 10))):
@@ -130,7 +130,7 @@ def test_of_one_group_each_metric_has_a_line_and_folds_are_pooled(make_run):
     assert "data.fold" not in Run.read(make_run("whole", config=config)).options
 
 
-def test_a_metric_that_only_some_runs_have_is_shown_and_a_calibration_is_no_class(make_run):
+def test_metrics_of_only_some_runs_are_shown_and_calibration_is_not_per_class(make_run):
     calibration = {"calibration": {"ece": 0.1, "samples": [1, 2]}}
     make_run("a", test=calibration | {"test/f1": 0.5, "test/samples": 53.0}), make_run("b", test=calibration)
     found = compared()
@@ -149,13 +149,13 @@ XYZ = np.array([[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721
 
 
 def linear(colour):
-    """Return linear RGB."""
+    """Convert a colour to linear RGB."""
     rgb = np.array(to_rgb(colour))
     return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
 
 
 def lab(rgb):
-    """Return CIELAB of linear RGB (D65)."""
+    """Convert linear RGB to CIELAB (D65)."""
     x, y, z = (
         math.cbrt(v) if v > 216 / 24389 else (24389 / 27 * v + 16) / 116
         for v in XYZ @ np.clip(rgb, 0, 1) / [0.95047, 1, 1.08883]
@@ -167,7 +167,7 @@ def lab(rgb):
 def test_no_two_lines_have_similar_colours(sight):
     seen = [lab(SIGHT[sight] @ linear(colour)) for colour in COLOURS]
     assert min(math.dist(a, b) for a, b in combinations(seen, 2)) > 15
-    assert all(math.hypot(*lab(linear(colour))[1:]) > 30 for colour in COLOURS)  # grey is for further lines
+    assert all(math.hypot(*lab(linear(colour))[1:]) > 30 for colour in COLOURS)  # grey is reserved for additional lines
 
 
 @pytest.mark.parametrize("ground", ["#ffffff", "#15181c"])
@@ -178,7 +178,7 @@ def test_lines_stand_out_on_light_and_dark_pages(ground):
 
 
 def panel(found, metric="metric-0 x-0"):
-    """Return the vertical and horizontal positions of each element of a curve: class → [(x, y), …]."""
+    """Return a `(class, [(x, y), …])` pair for each band and line in a panel, and the SVG text of the panel."""
     (text,) = re.findall(rf'<div class="{metric}">(.*?)</div>', "".join(curves(found)))
     paths = re.findall(r'class="(band|line)"[^>]* d="M([^"Z]*)', text)
     return [(kind, [tuple(map(float, at.split())) for at in path.split("L")]) for kind, path in paths], text
@@ -191,7 +191,7 @@ def heights(text):
     return lambda y: 10 ** (v1 + (y - y1) * (v2 - v1) / (y2 - y1))
 
 
-def test_curves_are_drawn_by_epoch_step_and_time_and_further_lines_are_grey(make_run):
+def test_curves_are_drawn_by_epoch_step_and_time_with_excess_lines_in_grey(make_run):
     for seed in range(10):
         make_run(f"{seed}", seed=seed)
     for by, name in enumerate(("epoch", "step", "minutes")):
@@ -204,7 +204,7 @@ def test_curves_are_drawn_by_epoch_step_and_time_and_further_lines_are_grey(make
     assert re.findall(rf'y="{HEIGHT - 24}"[^>]*>([\d.]+)<', text)[-1] == "1.5"  # 90 seconds
 
 
-def test_an_option_is_plotted_against_metrics(make_run):
+def test_metrics_are_plotted_against_a_differing_option(make_run):
     make_run("a", lr=0.1), make_run("b", (0.4, 0.2)), make_run("c", lr=0.001)
     text = "".join(scatter(compared()))
     assert text.count("<svg") == 2  # validation and test loss
@@ -234,7 +234,7 @@ def test_different_data_are_reported_unless_they_are_folds(make_run, folds):
     assert ("the runs have different data: train" in compared().notes()) == (folds is None)
 
 
-def test_different_tasks_share_no_curve(make_run):
+def test_losses_of_different_tasks_are_not_plotted_together(make_run):
     regressor = {**make_run.config, "model": {"class_path": "p.Regressor"}}
     make_run("a"), make_run("b", config=regressor)
     found = compared()
@@ -242,13 +242,13 @@ def test_different_tasks_share_no_curve(make_run):
     assert curves(found) == []
 
 
-def test_a_band_on_a_logarithmic_axis_ends_below_the_curve(make_run):
+def test_a_band_below_zero_is_clipped_on_a_logarithmic_axis(make_run):
     make_run("a", (0.9, 0.01), seed=1), make_run("b", (0.9, 2.0), seed=2)
     ((_, band), _), text = panel(compared("seed_everything"))
     assert heights(text)(max(y for _, y in band)) == pytest.approx(0.9 / 2, rel=0.01)
 
 
-def test_runs_of_several_tasks_share_a_table_with_blanks(make_run, say):
+def test_runs_of_different_tasks_share_a_table_with_empty_cells(make_run, say):
     config = {
         "trainer": {"callbacks": [{"class_path": "p.Checkpoint", "init_args": {"monitor": "val/r2", "mode": "max"}}]}
     }
@@ -290,10 +290,10 @@ def test_curves_of_a_group_are_the_mean_where_all_runs_have_a_value(make_run):
     low, high = (value(f(y for _, y in band)) for f in (max, min))
     assert (low, high) == (pytest.approx(0.4 - sd, rel=0.01), pytest.approx(0.6 + sd, rel=0.01))
     assert curves(Comparison(read_runs(["runs/x/c"]), ["seed_everything"])) == []
-    assert [len(points) for _, points in panel(compared())[0]] == [2, 2, 3]  # the best on top
+    assert [len(points) for _, points in panel(compared())[0]] == [2, 2, 3]  # the best run is drawn last, on top
 
 
-def test_the_page_holds_everything_and_text_is_escaped(make_run):
+def test_page_is_self_contained_and_escapes_text(make_run):
     make_run("<b>a&b</b>"), make_run("z", (0.4, 0.2), lr=0.1), make_run("killed", (0.6,), None)
     text = page_of(compared(), "<i>runs</i>", "made & done", Path("runs"))
     page = Page(text)
@@ -325,7 +325,7 @@ def test_the_table_fits_the_terminal(make_run, monkeypatch):
     assert lines == whole
 
 
-def test_numbers_and_times_are_short():
+def test_numbers_and_durations_are_formatted_compactly():
     assert [number(v) for v in (0.98765, 31.614, 12345.6, 2e-5, 0.0)] == [
         "0.9877",
         "31.61",
@@ -340,7 +340,7 @@ def test_numbers_and_times_are_short():
     ]  # fmt: skip
 
 
-def test_runs_lists_the_newest_first(make_run, say):
+def test_runs_are_listed_most_recent_first(make_run, say):
     make_run("a"), make_run("b", (0.6,), None, time="2026-11-23T01:00:00+00:00")
     status, out, err = say("runs")
     assert (status, err) == (0, "")
@@ -350,7 +350,7 @@ def test_runs_lists_the_newest_first(make_run, say):
     assert re.fullmatch(r"runs/x/a +finished +2026-11-2\d \d\d:\d\d +2 min +val/loss 0.3000 +test/loss 0.7000", oldest)
 
 
-def test_bad_input_is_an_error_of_a_line(make_run, say):
+def test_bad_input_is_a_one_line_error(make_run, say):
     run = make_run("a")
     (run / "file").touch()
     for command, words in (
@@ -370,13 +370,13 @@ def test_bad_input_is_an_error_of_a_line(make_run, say):
         assert words in err
 
 
-def test_what_is_not_known_is_an_empty_cell_of_the_csv_file():
+def test_missing_values_are_empty_cells_in_the_csv_file():
     columns = [Column("run", ["a", "b"]), Column("loss", [("0.5", 0.5), ("", float("nan"))], sds=[0.1, float("nan")])]
     assert as_csv(columns) == "run,loss,loss sd\na,0.5,0.1\nb,,\n"
 
 
 @pytest.mark.parametrize("folds", [None, 2])
-def test_of_one_fold_there_is_no_mean_over_all_folds(make_run, folds):
+def test_a_single_fold_has_no_pooled_mean(make_run, folds):
     data = {"class_path": "p.Data", "init_args": {"folds": folds, "fold": 0}}
     for seed in (1, 2):
         config = {**make_run.config, "seed_everything": seed, "data": data}
@@ -384,7 +384,7 @@ def test_of_one_fold_there_is_no_mean_over_all_folds(make_run, folds):
     assert [column.name for column in table_of(compared("seed_everything"))] == ["metric", "mean ± sd"]
 
 
-def test_a_terminal_shows_the_columns_that_fit_exactly(monkeypatch):
+def test_columns_that_fit_the_terminal_exactly_are_shown(monkeypatch):
     columns = [Column("run", ["one"]), Column("loss", ["0.1234"], 1), Column("time", ["12 s"], 2)]
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     for width, hidden in ((17, ""), (16, "time")):

@@ -9,17 +9,17 @@ from lit_engine.tools.pages.intervals import averages, wilson
 
 
 @pytest.mark.parametrize(("hits", "count"), [(0, 5), (5, 5), (350, 360), (1, 2)])
-def test_wilson_is_the_interval_of_scipy(hits, count):
+def test_wilson_interval_matches_scipy(hits, count):
     interval = binomtest(hits, count).proportion_ci(method="wilson")
     assert wilson(hits, count) == pytest.approx((hits / count, interval.low, interval.high), abs=1e-6)
 
 
-def test_the_limits_of_a_proportion_are_proportions():
+def test_wilson_limits_stay_between_0_and_1():
     limits = [limit for n in range(1, 100) for hits in (0, n) for limit in wilson(hits, n)]
     assert (min(limits), max(limits)) == (0, 1)
 
 
-def test_the_bootstrap_over_the_confusion_matrix_is_the_one_over_the_predictions():
+def test_bootstrap_over_confusion_matrix_matches_bootstrap_over_predictions():
     random = np.random.default_rng(1)
     true = random.integers(0, 3, 200)
     predicted = np.where(random.random(200) < 0.8, true, random.integers(0, 3, 200))

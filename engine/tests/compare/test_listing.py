@@ -32,7 +32,7 @@ def test_the_main_metric_of_the_task_is_shown_next_to_the_monitored_one(make_run
     assert line.split("  ")[-3:] == ["val/loss 0.3000", "val/accuracy 0.8000", "test/accuracy 0.9000"]
 
 
-def test_a_plain_module_with_another_test_metric(make_run, printed):
+def test_the_test_metric_of_a_plain_lightning_module_is_shown(make_run, printed):
     (make_run("a") / "metrics.json").write_text('{"test": {"test_f1": 0.5}}')
     assert printed("runs").splitlines()[1].endswith("test_f1 0.5000")
 
@@ -44,7 +44,7 @@ def test_runs_are_sorted_by_time_name_or_metric(make_run, printed):
     assert order(printed("runs")) == ["a", "b", "c"]
     assert order(printed("runs --sort name")) == ["a", "b", "c"]
     assert order(printed("runs --sort val/loss")) == ["c", "b", "a"]  # mode of the monitored metric: min
-    assert order(printed("runs --sort accuracy")) == ["a", "c", "b"]  # no value comes last
+    assert order(printed("runs --sort accuracy")) == ["a", "c", "b"]  # runs without a value come last
     assert printed("runs --metric accuracy loss").splitlines()[0].split()[-4:] == [
         "val/accuracy", "test/accuracy", "val/loss", "test/loss"
     ]  # fmt: skip
@@ -63,7 +63,7 @@ def test_a_metric_that_no_run_has_is_an_error(make_run, say):
         assert (status, "no run has the metric lss; did you mean loss?" in err) == (2, True)
 
 
-def test_repeats_and_sweeps_are_listed_too(make_run, printed):
+def test_runs_in_repeats_are_listed_by_default(make_run, printed):
     make_run("a"), Path("repeats").mkdir()
     make_run("b").rename("repeats/b")
     assert set(order(printed("runs"))) == {"a", "b"}

@@ -1,4 +1,4 @@
-"""Tests which runs are found, and what is read from each, such as the state, best epoch and options."""
+"""Tests of finding runs, and of reading their state, best epoch and options."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ from lit_engine.tools.notify import select_main_metrics
 from lit_engine.tools.runs.reading import Run, read_runs
 
 
-def test_counts_are_no_main_metrics(make_run):
+def test_counts_and_durations_are_not_main_metrics(make_run):
     run = make_run("a")
     (run / "metrics.csv").unlink()
     (run / "metrics.json").write_text('{"fit": {"epochs": 3, "steps": 30, "seconds": 9.5, "train/loss": 0.1}}')
@@ -35,11 +35,11 @@ def test_counts_are_no_main_metrics(make_run):
         (None, "killed"),
     ],
 )
-def test_the_state_is_how_the_last_fit_ended(make_run, status, state):
+def test_state_is_derived_from_the_recorded_exit_status(make_run, status, state):
     assert RunDir.open(make_run("a", status=status)).state() == state
 
 
-def test_a_run_is_running_as_long_as_a_process_holds_it_and_looking_does_not_hold_it(make_run):
+def test_a_run_is_running_while_locked_and_reading_its_state_does_not_lock_it(make_run):
     run = RunDir.open(make_run("a", status=None))
     assert not (run.path / ".lock").exists()
     assert run.state() == "killed"
@@ -54,20 +54,20 @@ def test_a_run_is_running_as_long_as_a_process_holds_it_and_looking_does_not_hol
 
 @pytest.mark.parametrize("losses", [(0.5, 0.3, 0.4, 0.3), (float("nan"), 0.3, float("inf"))])
 @pytest.mark.parametrize("status", [0, None])
-def test_validation_is_that_of_the_best_epoch_as_recorded_or_as_found(make_run, losses, status):
+def test_finished_and_killed_runs_report_validation_at_the_best_epoch(make_run, losses, status):
     run = make_run("a", losses, status)
     if status == 0:
         (run / "metrics.json").write_text('{"fit": {"best val/loss": 0.3000000119, "val/loss": 0.4}}')
     assert Run.read(run).metrics["val/loss"] == 0.3
 
 
-def test_the_recorded_best_counts_where_not_every_epoch_was_saved(make_run):
+def test_the_recorded_best_overrides_a_better_epoch_in_the_table(make_run):
     run = make_run("a", (0.5, 0.3, 0.4))
     (run / "metrics.json").write_text('{"fit": {"best val/loss": 0.4}}')
     assert Run.read(run).metrics["val/loss"] == 0.4
 
 
-def test_without_a_monitor_the_last_validation_counts_and_without_a_table_the_final_numbers(make_run):
+def test_without_a_monitor_uses_the_last_validation_or_final_metrics(make_run):
     run = make_run("a", (0.5, 0.3, 0.4), config={"seed_everything": 1, "trainer": {"callbacks": None}})
     (run / "metrics.json").write_text('{"fit": {"val/loss": 0.4}}')
     assert Run.read(run).metrics["val/loss"] == 0.4
@@ -76,7 +76,7 @@ def test_without_a_monitor_the_last_validation_counts_and_without_a_table_the_fi
     assert Run.read(run).metrics == {"val/loss": 0.7}
 
 
-def test_the_time_is_that_of_all_fits_that_ended(make_run):
+def test_duration_is_summed_over_all_completed_fits(make_run):
     run = make_run("a")
     (first,) = json.loads((run / "provenance.json").read_text())
     killed = {name: value for name, value in first.items() if name != "seconds"} | {"status": None}
@@ -87,7 +87,7 @@ def test_the_time_is_that_of_all_fits_that_ended(make_run):
     assert f"{found.started:%H:%M}" == "22:31"
 
 
-def test_options_have_the_names_of_the_command_line_and_a_class_is_one():
+def test_options_use_command_line_names_and_include_classes():
     config = {
         "trainer": {
             "max_epochs": 3,
@@ -117,7 +117,7 @@ def test_options_have_the_names_of_the_command_line_and_a_class_is_one():
     }
 
 
-def test_runs_are_found_by_path_pattern_and_folder_each_once(make_run, tmp_path):
+def test_runs_are_found_once_each_by_path_pattern_or_folder(make_run, tmp_path):
     first, second = make_run("a"), make_run("b")
     inside = first / "wandb" / "offline-run" / "files"
     inside.mkdir(parents=True)
@@ -140,7 +140,7 @@ def test_runs_are_found_by_path_pattern_and_folder_each_once(make_run, tmp_path)
         ("metrics.csv", "epoch,step,val/loss\n0,x,1\n"), ("metrics.csv", "epoch,step,val/loss\n0,1,high\n"),
     ],
 )  # fmt: skip
-def test_a_broken_file_is_named_and_the_other_runs_are_read(make_run, capsys, name, content):
+def test_a_run_with_a_broken_file_is_skipped_with_a_warning(make_run, capsys, name, content):
     broken, good = make_run("broken"), make_run("good")
     (broken / name).write_text(content)
     if content == "trainer: 5\n":  # unusual, but a valid config
@@ -154,14 +154,14 @@ def test_a_broken_file_is_named_and_the_other_runs_are_read(make_run, capsys, na
         read_runs([str(broken)])
 
 
-def test_a_row_that_is_being_written_is_left_for_later(make_run):
+def test_ignores_a_partially_written_row(make_run):
     run = make_run("a", (0.5, 0.4), status=None)
     with (run / "metrics.csv").open("a") as file:
         file.write("2,20,0.")
     assert Run.read(run).curve("val/loss", "epoch") == {0.0: 0.5, 1.0: 0.4}
 
 
-def test_how_a_training_ended_is_written_down(lit, trained):
+def test_fit_records_its_exit_status(lit, trained):
     entries = json.loads((trained / "provenance.json").read_text())
     assert [entry["status"] for entry in entries] == [0]
     assert entries[0]["seconds"] > 0
@@ -178,7 +178,7 @@ def test_how_a_training_ended_is_written_down(lit, trained):
     assert RunDir.open(failed.run).state() == "failed"
 
 
-def test_the_whole_of_a_trained_run_is_read(trained):
+def test_reads_options_metrics_and_facts_of_a_trained_run(trained):
     run = Run.read(trained)
     config = yaml.safe_load((trained / "config.yaml").read_text())
     sections = json.loads((trained / "metrics.json").read_text())

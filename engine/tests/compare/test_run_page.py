@@ -1,4 +1,4 @@
-"""The page and model card of a run match the run's files, and need nothing else."""
+"""Tests that the page and model card of a run match the run's files."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from lit_engine.tools.runs.reading import Run
 from toy.tasks import ImageClassifier
 
 
-def test_what_differs_from_the_first_config_is_named(lit):
+def test_options_that_differ_from_the_first_config_are_listed(lit):
     options = "-c configs/overlays/ema.yaml --trainer.max_epochs=1 --test_after_fit=false"
     result = lit(f"fit -c configs/quickstart.yaml {TINY} --run_name=a {options}")
     changed = json.loads((result.run / "provenance.json").read_text())[0]["changed"]
@@ -34,7 +34,7 @@ def test_what_differs_from_the_first_config_is_named(lit):
     assert "differs" not in (again.run / "index.html").read_text()
 
 
-def test_a_page_leaves_out_what_is_missing_and_tells_what_it_does_not_know(make_run):
+def test_page_omits_missing_data_and_shows_unknown_metrics(make_run):
     """Covers killed runs, and runs of other tasks and earlier versions."""
     run = make_run("a", test={"test/iou/road": 0.5, "test/iou/car": 0.25, "bleu_by_length": {"1–5": 40.0}})
     whole = tables(run)
@@ -60,7 +60,7 @@ def test_samples_are_shown_unchanged(make_run):
     assert page.tables[1] == [["BLEU", "source", "references"], ["3.5", "a | <unk> *b*", "one & two"]]
 
 
-def test_the_page_of_a_run_that_did_not_end_has_its_curves_and_the_command_that_continues(lit, monkeypatch):
+def test_page_of_a_failed_run_has_its_curves_and_the_command_to_resume(lit, monkeypatch):
     def step(task, *args):
         if task.current_epoch == 2:
             raise RuntimeError("a broken step")
@@ -76,7 +76,7 @@ def test_the_page_of_a_run_that_did_not_end_has_its_curves_and_the_command_that_
     assert "fit runs/quickstart/a" in page
 
 
-def test_what_cannot_be_written_costs_the_page_alone(make_run, capsys):
+def test_failing_to_write_a_page_only_prints_a_warning(make_run, capsys):
     run = make_run("a")
     (run / "index.html").mkdir()
     write(run)
@@ -104,7 +104,7 @@ def test_sections_of_a_page_have_different_anchors(make_run):
     assert len(anchors) == len(set(anchors))
 
 
-def test_the_model_card_is_one_of_the_hub_with_results_and_counts(make_run):
+def test_model_card_is_valid_on_the_hub_with_results_and_sample_counts(make_run):
     run = make_run("a", test={"test/accuracy": 0.75, "test/samples": 40, "task": "image-classification"})
     write(run)
     data = ModelCard.load(run / "README.md").data

@@ -24,20 +24,20 @@ def with_count(values):
 
 
 @pytest.mark.parametrize("df", [1, 2, 3, 4, 9, 10, 99])
-def test_t_is_scipys(df):
+def test_t_test_p_value_matches_scipy(df):
     for t in (0, 0.3, -1, 2.5, 20):
         assert compute_t_test_p(t, df) == pytest.approx(2 * stats.t.sf(abs(t), df), abs=1e-12)
 
 
 @pytest.mark.parametrize(("won", "lost"), [(0, 0), (1, 0), (7, 5), (30, 12), (0, 9), (700, 600)])
-def test_mcnemar_is_scipys_binomial_test(won, lost):
+def test_mcnemar_matches_scipys_binomial_test(won, lost):
     a, b = np.repeat([True, False, True], [50, won, lost]), np.repeat([True, True, False], [50, won, lost])
     expected = stats.binomtest(won, won + lost).pvalue if won + lost else 1
     assert mcnemar(a, b).p == pytest.approx(expected, rel=1e-9)
     assert mcnemar(a, b).effect == pytest.approx((won - lost) / (50 + won + lost))
 
 
-def test_pairs_are_scipys():
+def test_paired_tests_match_scipy():
     a, b = np.random.default_rng(0).normal([[0], [0.5]], size=(2, 9))
     found, expected = paired_runs(a, b), stats.ttest_rel(b, a)
     assert found.others["paired t test"] == pytest.approx(expected.pvalue)
@@ -47,12 +47,12 @@ def test_pairs_are_scipys():
     assert paired_runs(a[:5], b[:5]).method == "paired t test"
 
 
-def test_holm_is_the_published_example():
+def test_holm_correction_matches_a_published_example():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
 @pytest.mark.parametrize("name", ["BLEU", "CHRF"])
-def test_texts_agree_with_sacrebleu(name):
+def test_resampling_tests_of_text_metrics_match_sacrebleu(name):
     from sacrebleu import metrics as of_texts
     from sacrebleu.significance import PairedTest
 
@@ -94,14 +94,14 @@ def test_five_percent_false_positives():
 
 def test_folds_are_corrected_for_their_overlap():
     rng, trials, k = np.random.default_rng(3), 4000, 5
-    # differences of folds with the correlation that the correction assumes, test / (test + training)
+    # fold differences with the correlation assumed by the correction, test / (test + training)
     pairs = math.sqrt(1 / k) * rng.normal(size=(trials, 1)) + math.sqrt(1 - 1 / k) * rng.normal(size=(trials, k))
     corrected = share(paired_runs(np.zeros(k), d, overlap=1 / (k - 1)) for d in pairs)
     assert within_sampling_error(corrected, 0.05, trials)
     assert share(paired_runs(np.zeros(k), d) for d in pairs) > 0.1
 
 
-def test_the_needed_number_has_a_power_of_80_percent():
+def test_needed_sample_size_gives_a_power_of_80_percent():
     rng = np.random.default_rng(4)
     pilot = paired_runs(np.zeros(1000), (d := rng.normal(size=1000)) - d.mean() + 0.8 * d.std(ddof=1))
     assert pilot.needed in (14, 15)
@@ -124,7 +124,7 @@ def first_score(say, metric):
     return json.loads(out)["tests"][0]["a"]
 
 
-def test_scores_of_classes_are_those_of_scikit_learn(make_run, say):
+def test_classification_scores_match_scikit_learn(make_run, say):
     rng, target = np.random.default_rng(0), np.random.default_rng(1).integers(4, size=50)
     found = [np.where(rng.random(50) < share, target, rng.integers(4, size=50)) for share in (0.6, 0.7)]
     for name, predicted in zip("ab", found, strict=True):
@@ -135,7 +135,7 @@ def test_scores_of_classes_are_those_of_scikit_learn(make_run, say):
     assert first_score(say, "iou") == pytest.approx(metrics.jaccard_score(target, found[0], average="macro"))
 
 
-def test_scores_of_several_labels_are_those_of_scikit_learn(make_run, say):
+def test_multilabel_scores_match_scikit_learn(make_run, say):
     true, *found = np.random.default_rng(2).random((3, 40, 3)) < 0.5
     for name, predicted in zip("ab", found, strict=True):
         texts = [[";".join(np.array(["x", "y", "z"])[row]) for row in rows] for rows in (predicted, true)]
@@ -146,7 +146,7 @@ def test_scores_of_several_labels_are_those_of_scikit_learn(make_run, say):
     assert first_score(say, "f1") == pytest.approx(metrics.f1_score(true, found[0], average="macro"))
 
 
-def test_scores_of_pixels_are_those_of_scikit_learn(make_run, say):
+def test_segmentation_scores_match_scikit_learn(make_run, say):
     rng = np.random.default_rng(3)
     true = rng.integers(-1, 3, size=(8, 30))  # -1: unlabelled
     found = [np.where(rng.random(true.shape) < share, abs(true), 1) for share in (0.5, 0.6)]
@@ -162,7 +162,7 @@ def test_scores_of_pixels_are_those_of_scikit_learn(make_run, say):
     assert first_score(say, "accuracy") == pytest.approx(metrics.accuracy_score(true[known], found[0][known]))
 
 
-def test_scores_of_a_regression_are_those_of_scikit_learn(make_run, say):
+def test_regression_scores_match_scikit_learn(make_run, say):
     true, *found = np.random.default_rng(4).normal([0, 100], size=(3, 40, 2))
     for name, predicted in zip("ab", found, strict=True):
         rows = [
@@ -190,7 +190,7 @@ def test_a_class_named_hinge_does_not_change_the_direction(make_run):
     ]  # fmt: skip
 
 
-def test_resamples_with_a_constant_target_are_not_in_the_interval(make_run, say):
+def test_interval_excludes_resamples_with_a_constant_target(make_run, say):
     for name, predictions in (("a", (1, 2, 4)), ("b", (2, 2, 2))):
         rows = [f"{i},{p},{t}" for i, (p, t) in enumerate(zip(predictions, (1, 2, 4), strict=True))]
         write(make_run(name), "index,prediction,target", rows)
@@ -203,7 +203,7 @@ def test_equal_outputs_are_not_significant():
     assert (found.p, found.others) == (1, {"paired bootstrap": 1})
 
 
-def test_columns_of_the_input_do_not_change_what_is_compared(make_run, say):
+def test_input_columns_do_not_affect_the_comparison(make_run, say):
     header = "index,source,labels,target_price,prediction,target"
     for name, prediction in (("a", 2), ("b", 1)):
         write(make_run(name), header, [f"{i},web,cat,9,{prediction if i else 0},{i % 2}" for i in range(6)])
@@ -219,7 +219,7 @@ def test_the_columns_of_the_page_are_labelled_with_the_names_of_the_runs(make_ru
     assert table[0] == ["index", "prediction (a/1)", "prediction (b/1)", "target"]
 
 
-def test_exit_status_tells_the_verdict(make_run, say):
+def test_exit_status_indicates_the_verdict(make_run, say):
     for name, wrong in (("a", 9), ("b", 0), ("c", 12)):
         write(make_run(name), "index,prediction,target", [f"{i},{int(i < wrong)},0" for i in range(100)])
     status, out, _ = say("compare runs/x/a runs/x/b --test accuracy")
@@ -242,7 +242,7 @@ def test_exit_status_tells_the_verdict(make_run, say):
     assert (first["won"], sorted(second["lost"])) == ([8, 7, 6, 5, 4, 3, 2, 1, 0], [9, 10, 11])
 
 
-def test_equal_differences_of_few_runs_decide_nothing():
+def test_identical_differences_are_compared_with_a_permutation_test():
     found = paired_runs([0.90, 0.80], [0.885, 0.785])
     assert (found.p, found.method) == (0.5, "permutation test")
     assert paired_runs([0.9, 0.8], [0.9, 0.8]).p == 1
@@ -266,7 +266,7 @@ def test_seeds_are_paired(make_run, say):
      ("word_info_lost", True), ("cross_entropy", True), ("brier_score", True), ("tweedie_deviance_score", True),
      ("fid", True), ("ppl", True), ("confidence", False), ("credit", False), ("layer_f1", False), ("recall", False)],
 )  # fmt: skip
-def test_the_direction_of_a_metric_is_stated(make_run, say, metric, is_lower):
+def test_direction_of_a_metric_is_inferred_from_its_name(make_run, say, metric, is_lower):
     for name, value in (("a", 0.3), ("b", 0.2)):
         for seed in range(6):
             make_run(f"{name}/{seed}", seed=seed, test={f"test/{metric}": value + seed / 10})
@@ -275,7 +275,7 @@ def test_the_direction_of_a_metric_is_stated(make_run, say, metric, is_lower):
     assert f"test/{metric} ({'lower' if is_lower else 'higher'} is better): " in out
 
 
-def test_the_monitored_metric_determines_the_direction(make_run, say):
+def test_direction_of_the_monitored_metric_follows_the_checkpoint_mode(make_run, say):
     checkpoint = {"class_path": "p.Checkpoint", "init_args": {"monitor": "val/tilt", "mode": "min"}}
     config = {**make_run.config, "trainer": {"callbacks": [checkpoint]}}
     for name, value in (("a", 0.3), ("b", 0.2)):
@@ -330,7 +330,7 @@ def test_an_incomplete_last_epoch_does_not_change_the_overlap_of_folds(make_run,
         ("pair bad --test loss", "loss must be finite: it is 0.7 in runs/x/pair/1 and nan in runs/x/bad/1"),
     ],
 )  # fmt: skip
-def test_mistakes_are_explained(make_run, say, command, message):
+def test_invalid_comparisons_are_rejected_with_a_reason(make_run, say, command, message):
     write(make_run("a"), "index,prediction,target", ["0,0,0", "1,1,0"])
     write(make_run("other"), "index,prediction,target", ["0,0,0", "1,1,1"])
     write(make_run("short"), "index,prediction,target", ["0,0,0"])

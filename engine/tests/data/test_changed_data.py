@@ -7,7 +7,7 @@ from lit_engine.errors import DataError
 from toy.data import Pictures
 
 
-def test_evaluation_on_more_data_warns_and_training_does_not_go_on(tmp_path, trainer, capsys):
+def test_evaluating_on_changed_data_warns_and_resuming_training_fails(tmp_path, trainer, capsys):
     checkpoint = tmp_path / "x.ckpt"
     fitted = trainer(max_epochs=1, enable_checkpointing=True)
     fitted.fit(Witness(), datamodule=Pictures())

@@ -32,7 +32,7 @@ def make(train=None, **kwargs):
 
 
 @pytest.mark.parametrize("picture", [False, True])
-def test_batches_equal_the_samples(picture):
+def test_batches_match_the_dataset_samples(picture):
     data = make(Pairs(20, picture=picture), val=Pairs(5), batch_size=6)
     data.setup("fit")
     seen = []
@@ -45,7 +45,7 @@ def test_batches_equal_the_samples(picture):
     assert data.class_names == ["a", "b"]
 
 
-def test_validation_has_each_class_in_its_proportion_also_of_a_part_of_a_dataset():
+def test_validation_split_is_stratified_for_datasets_and_subsets():
     everything = Pairs(60)
     everything.targets = [int(index >= 48) for index in range(60)]
     for train, of_each in ((everything, [8, 2]), (Subset(everything, range(30, 60)), [3, 2])):
@@ -55,7 +55,7 @@ def test_validation_has_each_class_in_its_proportion_also_of_a_part_of_a_dataset
         assert targets.bincount().tolist() == of_each
 
 
-def test_targets_of_other_samples_do_not_decide_which_are_validation():
+def test_targets_of_the_wrong_length_are_ignored_when_splitting():
     train = Pairs(20)
     train.targets = [0, 1] * 8
     data = make(train, val_size=0.2)
@@ -64,13 +64,13 @@ def test_targets_of_other_samples_do_not_decide_which_are_validation():
     assert sorted([*data.splits["train"].indices, *data.splits["val"].indices]) == list(range(20))
 
 
-def test_missing_split_is_an_error_that_names_those_there_are():
+def test_missing_split_error_lists_the_available_splits():
     data = make(Pairs(20))
     with pytest.raises(DataError, match="no test split: only train, val"):
         data.setup("test")
 
 
-def test_load_may_give_a_dataset():
+def test_load_may_return_a_dataset():
     class Own(ImageData):
         def __init__(self, **kwargs):
             super().__init__(num_workers=0, **kwargs)

@@ -14,21 +14,21 @@ def images(size, processes=1, accumulate=1, **kwargs):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_each_step_has_the_same_samples_for_all_processes_and_micro_batches(size):
+def test_each_step_uses_the_same_samples_however_it_is_split(size):
     check_each_step(images, size, SPLITS)
 
 
-def test_drop_last_leaves_out_what_fills_no_step():
+def test_drop_last_drops_samples_that_do_not_fill_a_step():
     for processes, accumulate in SPLITS[::7]:
         found = steps_of(images(2 * G + 30, processes, accumulate, drop_last=True), accumulate)
         assert found.unique(return_counts=True)[1].tolist() == [30, G, G]
 
 
-def test_every_step_may_be_followed_by_another_split():
+def test_processes_and_micro_batches_may_change_at_every_step():
     check_other_splits(images)
 
 
-def test_every_position_is_found_in_every_other_split():
+def test_a_saved_position_maps_to_the_same_step_in_every_other_split():
     size = 4 * G + 1
     loaders = {split: Loader(Numbers(), images(size, *split)) for split in SPLITS}
     states = [{"epoch": 0, "position": step * a, "batch": G // a, "step": G} for _, a in SPLITS for step in range(5)]
@@ -38,7 +38,7 @@ def test_every_position_is_found_in_every_other_split():
             assert loader.sampler.start == state["position"] * state["batch"] // G * accumulate
 
 
-def test_a_run_may_go_over_from_batch_size_and_back_within_an_epoch():
+def test_a_run_may_switch_between_batch_size_and_global_batch_size_mid_epoch():
     old = Loader(Numbers(), EpochBatches(100, 4, shuffle=True, seed=3, num_replicas=2, accumulate=3))
     new = Loader(Numbers(), EpochBatches(100, global_batch_size=24, shuffle=True, seed=3))
     other = Loader(Numbers(), EpochBatches(100, 8, shuffle=True, seed=3, accumulate=2))
@@ -54,7 +54,7 @@ def test_a_run_may_go_over_from_batch_size_and_back_within_an_epoch():
 
 
 @pytest.mark.parametrize(("size", "nearest"), [(100, "96 and 102"), (2, "6 and 12"), (959, "954 and 960")])
-def test_what_processes_and_micro_batches_do_not_divide_is_refused_with_the_nearest_that_they_do(size, nearest):
+def test_indivisible_global_batch_size_error_suggests_the_nearest_valid_sizes(size, nearest):
     with pytest.raises(
         DataError,
         match=rf"{size} .* among 3 process.*accumulate_grad_batches 2; the nearest valid sizes are {nearest}$",
@@ -62,7 +62,7 @@ def test_what_processes_and_micro_batches_do_not_divide_is_refused_with_the_near
         images(5000, 3, 2, global_batch_size=size)
 
 
-def test_no_samples_are_an_error():
+def test_too_few_samples_for_one_step_are_an_error():
     for kwargs, message in (
         ({"size": 0}, "no samples"),
         ({"size": G - 1, "drop_last": True}, f"with global_batch_size {G}"),

@@ -1,4 +1,4 @@
-"""Fingerprints differ exactly if the data differ, and do not depend on where the data are."""
+"""Fingerprints differ if and only if the data differ, wherever the data are stored."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from toy.data import Images
 
 
 class Files(Dataset):
-    """A dataset of files with labels, which refers to more than its samples."""
+    """Dataset of labelled files that also has attributes unrelated to its samples."""
 
     def __init__(self, root, size=3):
         self.root, self.samples = root, [(f"{root}/{number}.png", number) for number in range(size)]
@@ -33,7 +33,7 @@ def files(folder, size=3, content=b"content"):
     return Files(folder, size)
 
 
-def test_files_count_by_name_size_and_content(tmp_path):
+def test_files_are_fingerprinted_by_name_size_and_content(tmp_path):
     first = fingerprint(files(tmp_path / "a"))
     assert fingerprint(files(tmp_path / "b")) == first
     assert fingerprint(files(tmp_path / "c", content=b"longer content")) != first
@@ -49,7 +49,7 @@ ONE, TWO = ("a", 1), ("b", 2)
 
 
 class Table:
-    """Stands in for a table of pandas, which only has private attributes."""
+    """Stand-in for a pandas table, which has only private attributes."""
 
     def __init__(self, values):
         self._values = values
@@ -78,11 +78,11 @@ class Table:
         (DataLoader(TensorDataset(torch.arange(3))), DataLoader(TensorDataset(torch.arange(1, 4)))),
     ],
 )
-def test_other_values_have_another_fingerprint(one, other):
+def test_different_values_have_different_fingerprints(one, other):
     assert fingerprint(one) != fingerprint(other)
 
 
-def test_equal_values_have_the_same_fingerprint_and_cycles_end():
+def test_equal_values_including_cycles_have_the_same_fingerprint():
     loaders = [DataLoader(TensorDataset(torch.arange(3)), batch_size=size) for size in (1, 2)]
     assert fingerprint(loaders[0]) == fingerprint(loaders[1])
     cycles = [[torch.arange(3)], [torch.arange(3)]]
@@ -94,7 +94,7 @@ def test_equal_values_have_the_same_fingerprint_and_cycles_end():
     assert fingerprint(torch.arange(6).view(2, 3).T) == fingerprint(torch.arange(6).view(2, 3).T.contiguous())
 
 
-def test_large_data_are_read_in_part(monkeypatch):
+def test_only_part_of_large_data_is_read(monkeypatch):
     monkeypatch.setattr(module, "MOST_BYTES", 80)
     monkeypatch.setattr(module, "MOST_ITEMS", 10)
     array, items = torch.arange(100), list(range(100))  # 800 bytes
@@ -117,7 +117,7 @@ class Loaders(LightningDataModule):
         return DataLoader(self.train, batch_size=8)
 
 
-def test_splits_are_recorded_once_they_are_loaded(trainer):
+def test_loaded_splits_are_fingerprinted_and_known_ones_are_skipped(trainer):
     data, runner = Images(batch_size=8, sampling="balanced"), trainer(max_epochs=1)
     runner.fit(classifier(), datamodule=data)
     found = fingerprints(runner)
@@ -126,7 +126,7 @@ def test_splits_are_recorded_once_they_are_loaded(trainer):
     assert fingerprints(runner, known=found) == {}
 
 
-def test_other_data_modules_are_recorded_by_their_loaders(trainer):
+def test_data_modules_without_splits_are_fingerprinted_by_their_dataloaders(trainer):
     class Plain(LightningModule):
         def __init__(self):
             super().__init__()
@@ -142,4 +142,4 @@ def test_other_data_modules_are_recorded_by_their_loaders(trainer):
     runner.fit(Plain(), datamodule=data)
     assert fingerprints(runner) == {"train": fingerprint(data.train)}
     vars(data.train)["_tensors"] = vars(data.train).pop("tensors")
-    assert fingerprints(runner) == {}  # a hash of nothing would hide changes
+    assert fingerprints(runner) == {}  # a hash of no data would hide changes

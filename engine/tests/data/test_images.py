@@ -1,4 +1,4 @@
-"""Image data provides floats in [0, 1], augmented only in training and depending only on the seed and position."""
+"""Images are floats in [0, 1]. Augmentation runs only in training, and depends only on the seed and position."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from helpers import Witness
 from toy.data import Noise, PictureDataset, Pictures
 
 
-def test_training_transforms_apply_in_training_alone(trainer):
+def test_training_transforms_apply_only_during_training(trainer):
     witness = Witness()
     data = Pictures(train_transforms=[v2.RandomHorizontalFlip(1.0)], eval_transforms=[v2.Pad(1)])
     runner = trainer(max_epochs=1)
@@ -32,7 +32,7 @@ def augmented(trainer, seed, **kwargs):
     return witness.batches["train"]
 
 
-def test_augmentation_depends_on_seed_epoch_and_sample_alone(trainer):
+def test_augmentation_depends_only_on_seed_epoch_and_sample(trainer):
     class Noise(Callback):
         def on_train_batch_end(self, *args):
             torch.rand(3)
@@ -48,7 +48,7 @@ def test_augmentation_depends_on_seed_epoch_and_sample_alone(trainer):
 
 
 @pytest.mark.parametrize("kind", [Pictures, PictureDataset])
-def test_overfit_batches_repeats_the_same_few(trainer, kind):
+def test_overfit_batches_repeats_the_same_batches(trainer, kind):
     data, witness = kind(batch_size=5), Witness()
     trainer(max_epochs=3, overfit_batches=2).fit(witness, datamodule=data)
     batches = [batch.indices.tolist() for batch in witness.batches["train"]]

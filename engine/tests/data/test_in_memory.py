@@ -18,7 +18,7 @@ def test_random_split_is_disjoint_complete_and_ascending(size, val_size):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_random_split_is_always_the_same_whatever_the_seed(seed_run, seed):
+def test_random_split_does_not_depend_on_the_seed(seed_run, seed):
     seed_run(seed)
     # This split is the same in all versions of this project, so that validation results of old runs stay comparable.
     assert random_split(12, 4)[1].tolist() == [5, 6, 10, 11]
@@ -28,7 +28,7 @@ LABELS = torch.tensor([3] * 50 + [7] * 7 + [0] * 2 + [9])
 
 
 @pytest.mark.parametrize("val_size", [0, 5, 30, 60])
-def test_stratified_split_holds_out_each_class_in_its_proportion_to_within_one_sample(val_size):
+def test_stratified_split_preserves_class_proportions_to_within_one_sample(val_size):
     train, val = stratified_split(LABELS, val_size)
     assert len(val) == val_size
     assert torch.equal(torch.cat([train, val]).sort().values, torch.arange(60))
@@ -42,7 +42,7 @@ def test_stratified_split_holds_out_each_class_in_its_proportion_to_within_one_s
 
 
 @pytest.mark.parametrize(("stage", "splits"), [("fit", ["train", "val"]), ("validate", ["val"]), ("test", ["test"])])
-def test_a_stage_loads_the_splits_that_it_needs_once(stage, splits):
+def test_each_stage_loads_only_its_splits_and_only_once(stage, splits):
     loaded = []
 
     class Counted(Pictures):
@@ -56,7 +56,7 @@ def test_a_stage_loads_the_splits_that_it_needs_once(stage, splits):
     assert loaded == splits
 
 
-def test_training_is_shuffled_by_the_seed_and_evaluation_is_in_order():
+def test_training_is_shuffled_with_the_seed_and_evaluation_is_in_order():
     def indices(loader):
         return torch.cat([batch.indices for batch in loader]).tolist()
 
@@ -75,7 +75,7 @@ def test_training_is_shuffled_by_the_seed_and_evaluation_is_in_order():
     assert [len(batch.targets) for batch in data[1].val_dataloader()] == [4, 4, 3]  # evaluation drops no samples
 
 
-def test_seed_null_follows_the_seed_of_the_run(seed_run):
+def test_without_a_data_seed_the_order_follows_the_run_seed(seed_run):
     orders = []
     for seed in (1, 2, 1):
         seed_run(seed)
@@ -86,7 +86,7 @@ def test_seed_null_follows_the_seed_of_the_run(seed_run):
 
 
 @pytest.mark.parametrize("label", [3, -1])
-def test_label_out_of_range_is_an_error_that_names_sample_and_label(label):
+def test_out_of_range_label_error_reports_sample_and_label(label):
     class Wrong(Pictures):
         def load(self, split):
             images, targets = super().load(split)
@@ -99,7 +99,7 @@ def test_label_out_of_range_is_an_error_that_names_sample_and_label(label):
 
 
 @pytest.mark.parametrize(("shape", "known", "wrong"), [((23, 3), (0, 1), 2), ((23, 6, 5), (-1, 2), 3)])
-def test_targets_may_be_labels_or_masks(shape, known, wrong):
+def test_targets_may_be_multilabel_or_segmentation_masks(shape, known, wrong):
     class Other(Pictures):
         targets = torch.tensor(known)[torch.randint(2, shape, generator=torch.Generator().manual_seed(0))]
 
@@ -124,9 +124,9 @@ def test_targets_may_be_labels_or_masks(shape, known, wrong):
         (lambda images: images[:, 0], r"has the shape \(6, 5\), not \(1, 6, 5\)"),
         (lambda images: images[:-1], "the train split has 22 images and 23 targets"),
     ],
-    ids=["up to 255", "nan", "integers", "shape", "number"],
+    ids=["range", "nan", "dtype", "shape", "count"],
 )
-def test_images_that_are_not_as_promised_are_errors(change, message):
+def test_rejects_images_with_wrong_range_dtype_shape_or_count(change, message):
     class Wrong(Pictures):
         def load(self, split):
             images, targets = super().load(split)
@@ -144,7 +144,7 @@ def test_images_that_are_not_as_promised_are_errors(change, message):
         ((2, 2, 8), 7, [1, 1, 5]),
     ],
 )
-def test_stratified_split_rounds_up_the_largest_parts_and_keeps_last_samples(counts, val_size, held):
+def test_stratified_split_rounds_up_largest_remainders_and_empties_no_class(counts, val_size, held):
     labels = torch.arange(3).repeat_interleave(torch.tensor(counts))
     _, val = stratified_split(labels, val_size)
     assert labels[val].bincount(minlength=3).tolist() == held

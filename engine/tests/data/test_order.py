@@ -28,7 +28,7 @@ def epoch_of(size, batch_size, processes, epoch=0, seed=0, **kwargs):
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_each_sample_occurs_once_over_all_processes_in_equally_many_batches(shuffle):
+def test_each_sample_occurs_once_and_all_processes_have_equally_many_batches(shuffle):
     checked = 0
     for case in CASES:
         size, batch_size, processes = case
@@ -45,7 +45,7 @@ def test_each_sample_occurs_once_over_all_processes_in_equally_many_batches(shuf
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_drop_last_gives_full_batches_without_repetition_and_leaves_out_less_than_one_round(shuffle):
+def test_drop_last_drops_less_than_one_batch_per_process_and_repeats_no_sample(shuffle):
     checked = 0
     for case in CASES:
         size, batch_size, processes = case
@@ -62,7 +62,7 @@ def test_drop_last_gives_full_batches_without_repetition_and_leaves_out_less_tha
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_order_depends_on_seed_and_epoch_alone(processes):
+def test_order_depends_only_on_seed_and_epoch(processes):
     torch.manual_seed(1)
     _, expected = epoch_of(50, 4, processes, epoch=2, seed=9)
     torch.manual_seed(2)
@@ -78,7 +78,7 @@ def test_order_depends_on_seed_and_epoch_alone(processes):
     assert [[batch.tolist() for batch in order] for order in orders] == expected
 
 
-def test_epochs_and_seeds_have_different_orders():
+def test_order_differs_between_epochs_and_seeds():
     orders = {str(epoch_of(30, 7, 1, epoch=epoch, seed=seed)[1]) for seed in range(5) for epoch in range(5)}
     assert len(orders) == 25
 
@@ -95,7 +95,7 @@ def loader(size=20, batch_size=6, num_workers=0, **kwargs):
 
 
 @pytest.mark.parametrize(("drop_last", "processes"), [(False, 1), (False, 3), (True, 2)])
-def test_loader_continues_in_the_middle_of_an_epoch(drop_last, processes):
+def test_loader_resumes_mid_epoch(drop_last, processes):
     def make():
         return loader(53, 4, drop_last=drop_last, seed=2, num_replicas=processes, rank=processes - 1)
 
@@ -139,7 +139,7 @@ class Drawing(Numbers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_random_numbers_of_a_dataset_depend_on_seed_epoch_and_batch_alone(num_workers):
+def test_dataset_random_numbers_depend_only_on_seed_epoch_and_batch(num_workers):
     def make(workers=num_workers, seed=1):
         return Loader(Drawing(), EpochBatches(20, 6, shuffle=True, seed=seed), workers)
 
@@ -161,7 +161,7 @@ def test_random_numbers_of_a_dataset_depend_on_seed_epoch_and_batch_alone(num_wo
     assert epoch_of(resumed, 1) == epochs[1][2:]
 
 
-def test_workers_that_are_ahead_move_no_position():
+def test_prefetching_workers_do_not_advance_the_saved_position():
     ahead = loader(num_workers=1)
     batches = iter(ahead)
     seen = [next(batches), next(batches)]
@@ -169,14 +169,14 @@ def test_workers_that_are_ahead_move_no_position():
     assert seen == list(loader())[:2]
 
 
-def test_a_position_among_other_batches_is_refused():
+def test_rejects_a_mid_epoch_position_if_samples_per_step_changed():
     order = loader()
     begun = iter(order)
     next(begun)
     for other in ({"batch_size": 3}, {"batch_size": 6, "num_replicas": 2}):
         with pytest.raises(DataError, match=r"Each step had 6 samples .* but now has"):
             loader(**other).load_state_dict(order.state_dict())
-    loader(batch_size=3, num_replicas=2).load_state_dict(order.state_dict())  # the same on all processes
+    loader(batch_size=3, num_replicas=2).load_state_dict(order.state_dict())  # same number of samples per step
     list(begun)
     loader(batch_size=4).load_state_dict(order.state_dict())  # at the end of an epoch
 

@@ -1,4 +1,4 @@
-"""Image files of users: every pixel format becomes uint8 of the same shape, and unreadable files are skipped."""
+"""User image files: every pixel format is converted to uint8 of one shape, and unreadable files are skipped."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from lit_engine.data.images import PictureFiles, to_tensor
 from lit_engine.errors import DataError
 
 
-def test_colour_stays_as_it_is():
+def test_to_tensor_preserves_rgb_values():
     values = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
     assert torch.equal(to_tensor(Image.fromarray(values), (3, 6, 9)), torch.from_numpy(values).movedim(-1, 0))
 
@@ -33,7 +33,7 @@ DEEP = Image.fromarray(np.full((4, 4), 51 * 257, dtype=np.uint16))
         (Image.new("LA", (4, 4), (60, 0)), "png", "LA", [255] * 3),
     ],
 )
-def test_all_kinds_of_pixels_become_their_colours(tmp_path, image, suffix, mode, colour):
+def test_pixel_formats_convert_to_the_expected_rgb_values(tmp_path, image, suffix, mode, colour):
     image.save(tmp_path / f"a.{suffix}")
     with Image.open(tmp_path / f"a.{suffix}") as saved:
         assert saved.mode == mode
@@ -42,14 +42,14 @@ def test_all_kinds_of_pixels_become_their_colours(tmp_path, image, suffix, mode,
     assert (pixels.int() - torch.tensor(colour).view(3, 1, 1)).abs().max() <= (3 if suffix == "jpg" else 1)
 
 
-def test_pgm_files_of_12_bits(tmp_path):
+def test_twelve_bit_pgm_files_are_rescaled_to_8_bits(tmp_path):
     (tmp_path / "a.pgm").write_bytes(b"P5 2 1 4095\n" + np.array([4095, 51 * 4095 // 255], dtype=">u2").tobytes())
     with Image.open(tmp_path / "a.pgm") as image:
         assert to_tensor(image, (1, 1, 2)).tolist() == [[[255, 51]]]
 
 
 @pytest.mark.parametrize("mode", ["F", "I"])
-def test_values_of_unknown_range_are_refused(mode):
+def test_rejects_pixel_values_of_unknown_range(mode):
     with pytest.raises(ValueError, match="range of the pixel values is unknown"):
         to_tensor(Image.new(mode, (4, 4)), (1, 4, 4))
 
@@ -57,7 +57,7 @@ def test_values_of_unknown_range_are_refused(mode):
 @pytest.mark.parametrize(
     ("orientation", "turn"), [(3, "ROTATE_180"), (5, "TRANSPOSE"), (6, "ROTATE_90"), (8, "ROTATE_270")]
 )
-def test_images_are_the_right_way_up_as_their_exif_orientation_says(tmp_path, orientation, turn):
+def test_exif_orientation_is_applied(tmp_path, orientation, turn):
     upright = np.arange(0, 240, 40, dtype=np.uint8).reshape(2, 3)
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -68,7 +68,7 @@ def test_images_are_the_right_way_up_as_their_exif_orientation_says(tmp_path, or
 
 @pytest.mark.parametrize("crop", [False, True])
 @pytest.mark.parametrize("size", [(1600, 1200), (300, 900)])
-def test_a_large_jpeg_is_decoded_smaller_and_looks_the_same(tmp_path, size, crop):
+def test_large_jpegs_are_decoded_at_reduced_size_with_similar_pixels(tmp_path, size, crop):
     noise = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
     photo = Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC)
     photo.save(tmp_path / "a.jpg", quality=95)
@@ -89,7 +89,7 @@ def test_cropping_keeps_the_proportions():
     to_tensor(Image.new("L", (237, 232)), (1, 210, 124), crop=True)  # the offset would be rounded to below 0
 
 
-def test_files_are_in_the_order_of_their_names_and_unreadable_ones_are_left_out(tmp_path):
+def test_files_are_sorted_by_name_and_unreadable_ones_are_skipped(tmp_path):
     for name, value in (("b.png", 1), ("a.PNG", 0), ("sub/d.jpeg", 3), ("c.bmp", 2), ("sub/e.gif", 4), (".f/f.png", 5)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         Image.new("L", (6, 6), value * 20).save(tmp_path / name)
@@ -107,7 +107,7 @@ def test_files_are_in_the_order_of_their_names_and_unreadable_ones_are_left_out(
 
 
 @pytest.mark.parametrize("error", [EOFError, TypeError])
-def test_pillow_raises_many_errors_for_damaged_files(tmp_path, monkeypatch, error):
+def test_damaged_files_are_skipped_whatever_error_pillow_raises(tmp_path, monkeypatch, error):
     RED.save(tmp_path / "a.tif")
     monkeypatch.setattr(Image.Image, "load", lambda image: (_ for _ in ()).throw(error))
     assert len(PictureFiles(tmp_path, (3, 4, 4))[torch.tensor([0])].images) == 0

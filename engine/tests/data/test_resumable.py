@@ -29,7 +29,7 @@ class Noisy(Dataset):
 
 
 class Endless(Sampler):
-    """Draws permutations from the global generator, the later ones during the training."""
+    """Draws permutations from the global generator, the later ones during training."""
 
     def __iter__(self):
         while True:
@@ -92,7 +92,7 @@ def test_the_order_does_not_depend_on_reloading(fit):
 
 
 @pytest.mark.parametrize("sampler", [[3] * 20, Endless(), EndlessWithLength()])
-def test_repeated_samples_have_different_random_numbers_and_resume(fit, tmp_path, sampler):
+def test_repeated_samples_get_different_random_numbers_and_resume_exactly(fit, tmp_path, sampler):
     def loader():
         return DataLoader(Noisy(), batch_size=2, sampler=sampler)
 
@@ -105,13 +105,13 @@ def test_repeated_samples_have_different_random_numbers_and_resume(fit, tmp_path
 
 
 class Stream(IterableDataset):
-    """20 numbers from a dataset without length."""
+    """Dataset of 20 numbers without a length."""
 
     def __iter__(self):
         yield from range(20)
 
 
-def test_a_repeated_loader_has_another_order_in_each_pass_and_resumes(fit, tmp_path):
+def test_a_repeated_loader_reshuffles_in_each_pass_and_resumes_exactly(fit, tmp_path):
     def loaders():
         return {"short": shuffled(), "long": DataLoader(Noisy(), batch_size=1)}
 
@@ -124,7 +124,7 @@ def test_a_repeated_loader_has_another_order_in_each_pass_and_resumes(fit, tmp_p
     torch.testing.assert_close(resumed, whole[23:], rtol=0, atol=0)
 
 
-def test_a_loader_is_repeated_completely_next_to_one_without_length(fit):
+def test_a_short_loader_repeats_completely_alongside_one_without_length(fit):
     batches = fit({"short": shuffled(), "long": DataLoader(Stream(), batch_size=1)})
     passes = [drawn(batch["short"] for batch in batches[start : start + 4]) for start in range(0, 20, 4)]
     assert all(sorted(one) == list(range(16)) for one in passes)
@@ -163,6 +163,6 @@ def open_file(worker):
     get_worker_info().dataset.file = [10 * index for index in range(16)]
 
 
-def test_a_worker_may_change_its_dataset(fit):
+def test_worker_init_fn_may_modify_the_dataset(fit):
     batches = fit(DataLoader(Opened(), batch_size=4, num_workers=1, worker_init_fn=open_file))
     assert sorted(drawn(batches)) == list(range(0, 160, 10))

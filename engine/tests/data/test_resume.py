@@ -23,7 +23,7 @@ IN_MEMORY = pytest.mark.parametrize("make", ["memory"], indirect=True)  # worker
 
 
 class AsksForTheLength(Witness):
-    """Like a learning rate schedule that lasts for the whole run."""
+    """Requests the run length, like a learning rate schedule that spans the whole run."""
 
     def configure_optimizers(self):
         assert self.trainer.estimated_stepping_batches == 15
@@ -31,7 +31,7 @@ class AsksForTheLength(Witness):
 
 
 class RestoresLate(SingleDeviceStrategy):
-    """Like strategies that shard the net, restores after creating optimizers and schedules."""
+    """Restores checkpoints after creating optimizers and schedules, like sharding strategies."""
 
     restore_checkpoint_after_setup = True
 
@@ -39,7 +39,7 @@ class RestoresLate(SingleDeviceStrategy):
 @pytest.mark.parametrize(("kind", "step", "late"), [
     (Witness, 7, False), (AsksForTheLength, 10, False), (AsksForTheLength, 8, True),
 ])  # fmt: skip
-def test_resume_in_the_middle_and_at_the_end_of_an_epoch(make, trainer, tmp_path, step, kind, late):
+def test_resuming_mid_epoch_or_at_epoch_end_yields_the_same_batches(make, trainer, tmp_path, step, kind, late):
     whole, resumed = kind(), kind()
     trainer(max_epochs=3, callbacks=[SaveAt(step, tmp_path / "saved.ckpt")]).fit(whole, datamodule=make())
     torch.rand(5)
@@ -54,7 +54,7 @@ def test_resume_in_the_middle_and_at_the_end_of_an_epoch(make, trainer, tmp_path
 
 
 @IN_MEMORY
-def test_evaluation_of_a_checkpoint_does_not_move_a_later_training(make, trainer, tmp_path):
+def test_training_after_evaluating_a_checkpoint_starts_at_the_first_batch(make, trainer, tmp_path):
     data = make()
     trainer(max_epochs=1, callbacks=[SaveAt(3, tmp_path / "saved.ckpt")]).fit(Witness(), datamodule=data)
     data = make()
@@ -65,14 +65,14 @@ def test_evaluation_of_a_checkpoint_does_not_move_a_later_training(make, trainer
 
 
 @pytest.mark.parametrize("make", ["workers"], indirect=True)
-def test_workers_end_with_the_training(make, trainer):
+def test_workers_stop_after_training(make, trainer):
     before = active_children()
     trainer(max_epochs=1).fit(Witness(), datamodule=make())
     assert active_children() == before
 
 
 class Interrupted(Exception):
-    """Simulates the end of a run from outside."""
+    """Simulates an external interruption of a run."""
 
 
 class StopAt(SaveAt):
@@ -85,7 +85,7 @@ class StopAt(SaveAt):
 
 
 @IN_MEMORY
-def test_run_that_is_interrupted_twice_in_one_epoch(make, trainer, tmp_path):
+def test_a_run_interrupted_twice_in_one_epoch_sees_the_same_batches(make, trainer, tmp_path):
     seen = []
     for step in (6, 8, 10):
         witness = Witness()
@@ -100,7 +100,7 @@ def test_run_that_is_interrupted_twice_in_one_epoch(make, trainer, tmp_path):
 
 
 @IN_MEMORY
-def test_loaders_that_are_made_anew_every_epoch_begin_at_its_start(make, trainer, tmp_path):
+def test_loaders_reloaded_after_a_resume_start_at_the_first_batch(make, trainer, tmp_path):
     trainer(max_epochs=1, callbacks=[SaveAt(3, tmp_path / "saved.ckpt")]).fit(Witness(), datamodule=make())
     resumed = Witness()
     runner = trainer(max_epochs=3, reload_dataloaders_every_n_epochs=1)

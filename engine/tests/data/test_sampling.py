@@ -1,4 +1,4 @@
-"""Training samples are drawn by weight: with the right frequencies, and as exactly as in an unweighted epoch."""
+"""Weighted sampling: frequencies match the weights, and runs are as reproducible as with unweighted epochs."""
 
 import csv
 import itertools
@@ -35,7 +35,7 @@ OPTIONS = (
 
 
 @pytest.mark.parametrize("targets", [["a.png", "b.png"], [[1], [2, 3]], [1]])
-def test_only_targets_with_one_number_per_sample_are_labels(targets):
+def test_labels_require_one_number_per_sample(targets):
     dataset = Pairs(2)
     dataset.targets = targets
     assert labels_of(dataset) is None
@@ -78,7 +78,7 @@ def test_successive_draws_are_independent():
     assert p_value(counts, torch.outer(WEIGHTS[:8], WEIGHTS[:8])) > 0.01
 
 
-def test_the_order_depends_on_seed_and_epoch_alone():
+def test_order_depends_only_on_seed_and_epoch():
     torch.manual_seed(1)
     first = epochs_of(2, batch_size=16)
     torch.manual_seed(2)
@@ -88,7 +88,7 @@ def test_the_order_depends_on_seed_and_epoch_alone():
 
 
 @pytest.mark.parametrize(("processes", "accumulate"), [(2, 1), (1, 5), (4, 2)])
-def test_each_step_has_the_samples_of_one_process(processes, accumulate):
+def test_each_step_uses_the_same_samples_as_a_single_process(processes, accumulate):
     options = {"num_replicas": processes, "accumulate": accumulate}
     parts = epochs_of(2, global_batch_size=40, **options)
     steps = [[sorted(samples_of([e[i : i + accumulate]])) for i in range(0, len(e), accumulate)] for e in parts]
@@ -98,7 +98,7 @@ def test_each_step_has_the_samples_of_one_process(processes, accumulate):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_continues_within_an_epoch(workers):
+def test_loader_resumes_mid_epoch(workers):
     def new():
         return Loader(Drawing(), EpochBatches(200, 40, shuffle=True, weights=WEIGHTS, seed=5), workers)
 
@@ -108,7 +108,7 @@ def test_a_loader_continues_within_an_epoch(workers):
     assert list(rest) == whole[2:]
 
 
-def test_batches_with_the_same_samples_have_their_own_random_numbers():
+def test_batches_with_the_same_samples_get_different_random_numbers():
     weights = torch.tensor([1.0, *[0] * 39], dtype=torch.double)  # all batches contain only the first sample
     both = [Loader(Drawing(), EpochBatches(40, 4, shuffle=True, weights=weights, num_replicas=2, rank=rank))
             for rank in (0, 1)]  # fmt: skip
@@ -116,7 +116,7 @@ def test_batches_with_the_same_samples_have_their_own_random_numbers():
 
 
 class Noise(nn.Module):
-    """Transform that replaces images by noise."""
+    """Transform that replaces images with noise."""
 
     def forward(self, images):
         return torch.rand(images.shape)
@@ -138,7 +138,7 @@ def test_batches_with_the_same_samples_are_augmented_differently(trainer):
     assert {label for _, label in seen} == {0}
 
 
-def test_a_resumed_run_is_identical(lit, monkeypatch):
+def test_a_resumed_run_matches_an_uninterrupted_run(lit, monkeypatch):
     flips = "--data.train_transforms=[{class_path: torchvision.transforms.v2.RandomHorizontalFlip}]"
     whole = lit(f"{OPTIONS} --run_name=whole", [flips])
     with monkeypatch.context() as patch:
@@ -152,12 +152,12 @@ def test_a_resumed_run_is_identical(lit, monkeypatch):
 
 
 def rows_of(run):
-    """Return the rows of metrics.csv without speeds."""
+    """Return the rows of metrics.csv without the speed columns."""
     rows = list(csv.DictReader((run / "metrics.csv").open()))
     return [{name: value for name, value in row.items() if "second" not in name} for row in rows]
 
 
-def test_a_run_of_two_processes_equals_a_run_of_one(lit, workspace):
+def test_a_two_process_run_matches_a_single_process_run(lit, workspace):
     one = lit(f"{OPTIONS} --run_name=one")
     words = f"{OPTIONS} --run_name=two --trainer.devices=2 --trainer.strategy=ddp --trainer.accelerator=cpu".split()
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -176,7 +176,7 @@ def weights_of(data):
     return data.sample_weights
 
 
-def test_balanced_classes_have_equal_shares_in_tensors_and_datasets():
+def test_balanced_sampling_gives_every_class_the_same_total_weight():
     pairs = Pairs(60)
     pairs.targets = [int(index >= 48) for index in range(60)]
     for data in (Digits(sampling="balanced"), make(pairs, sampling="balanced"),
@@ -190,13 +190,13 @@ def test_balanced_classes_have_equal_shares_in_tensors_and_datasets():
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "bool"])
-def test_classes_may_have_any_integer_type(dtype):
+def test_class_labels_may_have_any_integer_or_bool_dtype(dtype):
     pairs = Pairs(5)
     pairs.targets = np.array([0, 1, 1, 0, 1], dtype=dtype)
     assert weights_of(make(pairs, val=Pairs(2), sampling="balanced")).tolist() == [1 / 2, 1 / 3, 1 / 3, 1 / 2, 1 / 3]
 
 
-def test_weights_by_class_and_by_sample(tmp_path):
+def test_weights_can_be_set_per_class_or_read_per_sample_from_a_file(tmp_path):
     data = Images(sampling={"b": 3, "d": 0})
     assert torch.equal(weights_of(data), torch.tensor([1.0, 3, 1, 0]).double()[data.splits["train"][1]])
     assert torch.equal(weights_of(Digits(sampling={3: 2})), 1.0 + (data_of(Digits()) == 3))  # keys are numbers in YAML
@@ -219,7 +219,7 @@ def test_only_training_samples_are_resampled(trainer):
                for name in ("train", "val", "test")}  # fmt: skip
     assert len(samples["train"]) == 29 > 2 * len(set(samples["train"]))
     assert samples["val"] == samples["test"] == list(range(17))
-    data.trainer = trainer(overfit_batches=2)  # which repeats the same batches
+    data.trainer = trainer(overfit_batches=2)  # repeats the same batches, so it disables sampling
     assert torch.cat([batch.indices for batch in data.train_dataloader()]).tolist() == list(range(29))
     assert Images().sample_weights is None
 
@@ -250,7 +250,7 @@ def table(**kwargs):
         (Images, "short.txt", "short.txt has 2 weights, but there are 29 training samples"),
     ],
 )
-def test_mistakes(tmp_path, monkeypatch, create, sampling, message):
+def test_invalid_sampling_options_raise_one_line_errors(tmp_path, monkeypatch, create, sampling, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "words.txt").write_text("1\ntwo\n")
     (tmp_path / "short.txt").write_text("1\n2\n")
@@ -259,14 +259,14 @@ def test_mistakes(tmp_path, monkeypatch, create, sampling, message):
     assert "\n" not in str(raised.value)
 
 
-def test_weights_by_sample_work_for_a_table(tmp_path):
+def test_per_sample_weights_work_for_tables(tmp_path):
     (tmp_path / "weights.txt").write_text("1\n" * 33 + "0\n")
     data = table(sampling=str(tmp_path / "weights.txt"))
     data.setup("fit")
     assert 33 not in torch.cat([batch.indices for batch in data.train_dataloader()])
 
 
-def test_evaluation_needs_no_file_of_weights():
+def test_evaluation_does_not_need_the_weights_file():
     data = Images(sampling="gone.txt")
     data.setup("test")
     assert len(list(data.test_dataloader())) == 1

@@ -1,4 +1,4 @@
-"""Tables: splits, training statistics, exact order and resuming."""
+"""Tables: splits, training statistics and invalid arguments."""
 
 import pytest
 import torch
@@ -24,14 +24,14 @@ def table(rows=40, **kwargs):
     ("sizes", "expected"),
     [((0.2, 0.15), (27, 5, 8)), ((4, 6), (30, 6, 4)), ((1, 1), (38, 1, 1))],
 )
-def test_splits_are_a_partition_of_the_asked_sizes(sizes, expected):
+def test_splits_partition_the_rows_with_the_requested_sizes(sizes, expected):
     data = table(test_size=sizes[0], val_size=sizes[1])
     assert tuple(data.size_of(split) for split in SPLITS) == expected
     rows = torch.cat([data.splits[split][0][:, 0] for split in SPLITS])
     assert sorted(rows.tolist()) == list(range(40))
 
 
-def test_split_depends_on_no_seed_and_test_not_on_the_size_of_validation(seed_run):
+def test_splits_ignore_the_seed_and_the_test_split_ignores_val_size(seed_run):
     seed_run(1)
     one = table(seed=1)
     seed_run(2)
@@ -41,7 +41,7 @@ def test_split_depends_on_no_seed_and_test_not_on_the_size_of_validation(seed_ru
     assert one.splits["test"][0][:, 0].tolist() == random_split(40, 8)[1].tolist()
 
 
-def test_statistics_are_those_of_training_alone():
+def test_statistics_are_computed_from_training_rows_only():
     data = table()
     features, targets = (part.double() for part in data.splits["train"])
     assert data.feature_mean == pytest.approx(features.mean(0).tolist(), rel=1e-12)
@@ -64,6 +64,6 @@ def test_statistics_are_those_of_training_alone():
         ({"feature_mean": [1.0]}, "1 means and 3 standard deviations for columns row, noise, constant"),
     ],
 )
-def test_impossible_arguments_are_errors(kwargs, message):
+def test_rejects_invalid_arguments(kwargs, message):
     with pytest.raises(DataError, match=message):
         table(**kwargs)

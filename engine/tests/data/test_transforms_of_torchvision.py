@@ -37,7 +37,7 @@ RANDOM = {
     "sequential": nn.Sequential(v2.Pad(1), v2.RandomCrop((12, 12))),
     "classic": transforms.RandomRotation(90),
     "classic compose": transforms.Compose([transforms.Pad(1), transforms.RandomCrop((12, 12))]),
-    "of a module": Own(v2.RandomRotation(90)),
+    "nested in a module": Own(v2.RandomRotation(90)),
 }
 
 
@@ -51,7 +51,7 @@ def test_random_torchvision_transforms_draw_for_every_sample(name):
     assert len({tuple(image.flatten().tolist()) for image in changed}) >= 2
 
 
-def test_own_modules_get_the_whole_batch_and_those_of_torchvision_each_image_in_their_order():
+def test_only_modules_with_torchvision_transforms_are_applied_per_image():
     own, user, last = Own(), Own(v2.Pad(1)), Own()
     batch = images(batch=3)
     assert torch.equal(BatchTransforms([own, user, last])(batch), v2.functional.pad(batch, [1]))
@@ -74,7 +74,7 @@ def test_masks_move_with_their_images():
         transform_with_masks(BatchTransforms([v2.RandomHorizontalFlip(), Own()]), batch, batch[:, 0].long())
 
 
-def test_masks_are_also_transformed_in_an_evaluation():
+def test_masks_are_also_transformed_during_evaluation():
     data = Images(eval_transforms=[v2.CenterCrop(2)])
     batch = ImageBatch(images(batch=3, channels=1), images(batch=3, channels=1)[:, 0].long(), torch.arange(3))
     moved = data.on_after_batch_transfer(batch, 0)
@@ -89,7 +89,7 @@ class Noise(nn.Module):
         return torch.zeros_like(images) + torch.rand(())
 
 
-def test_each_batch_of_each_epoch_draws_its_own_numbers(trainer):
+def test_augmentation_differs_in_every_batch_of_every_epoch(trainer):
     seen = []
     task = classifier()
     task.net.register_forward_pre_hook(lambda net, inputs: seen.append(round(inputs[0].mean().item(), 5)))

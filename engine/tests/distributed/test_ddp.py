@@ -34,7 +34,7 @@ def by_scikit_learn(table):
     }
 
 
-def test_a_run_of_two_processes_is_that_of_one(tmp_path):
+def test_a_run_with_two_processes_matches_a_single_process(tmp_path):
     """Every sample counts once, metrics match a single process with the same weights, and only one process writes.
 
     Torchmetrics' values equal scikit-learn's with one and two processes.
@@ -90,7 +90,7 @@ class Slow(DummyLogger):
 
 
 @pytest.mark.slow
-def test_a_failed_run_that_takes_long_to_close_has_its_own_exit_status(tmp_path):
+def test_a_failed_run_that_closes_slowly_keeps_its_exit_status(tmp_path):
     """Lightning kills the first process within five seconds after noticing that another was killed."""
     (tmp_path / "slow.py").write_text(SLOW)
     command = ["fit", "-c", TOY / "configs" / "quickstart.yaml", "-c", TOY / "configs/overlays/ddp.yaml"]
@@ -102,7 +102,7 @@ def test_a_failed_run_that_takes_long_to_close_has_its_own_exit_status(tmp_path)
 
 
 @pytest.mark.slow
-def test_processes_with_different_configs_are_refused(tmp_path):
+def test_rejects_processes_with_different_configs(tmp_path):
     port = str(free_port())
     command = ["fit", "-c", str(TOY / "configs" / "quickstart.yaml"), "-c", str(TOY / "configs/overlays/ddp.yaml")]
     processes = [

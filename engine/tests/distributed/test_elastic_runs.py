@@ -17,8 +17,8 @@ DOUBLE = """--trainer.precision=64-true --trainer.callbacks=[{"class_path":"Chec
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_other_micro_batches_from_any_step(lit, monkeypatch):
-    """The last step has few samples. Runs stop in training and in validation, and their length sets the schedule."""
+def test_a_run_resumes_with_different_micro_batches_from_any_step(lit, monkeypatch):
+    """The last step has fewer samples. Runs stop during training or validation, and the schedule uses their length."""
     command = f"{FIT} {DOUBLE} --trainer.max_epochs=2 --data.eval_batch_size=60"
     whole = lit(f"{command} --data.batch_size=120 --run_name=whole")
     assert whole.status == 0, whole.err
@@ -37,7 +37,7 @@ def test_a_run_goes_on_with_other_micro_batches_from_any_step(lit, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("precision", "largest"), [(DOUBLE, 1e-12), ("", 1e-6)])
-def test_four_epochs_in_one_process_are_those_in_one_two_four_and_one(tmp_path, precision, largest):
+def test_resuming_with_2_4_and_1_processes_matches_a_single_process_run(tmp_path, precision, largest):
     """Steps have 8 samples, or 1 at the end of an epoch, in up to four micro-batches. Runs stop within epochs."""
     steps = "--model.schedulers=null --data.batch_size=null --data.global_batch_size=8 --trainer.max_epochs=4"
     fit = f"{FIT} {precision} {steps}"
@@ -54,7 +54,7 @@ def test_four_epochs_in_one_process_are_those_in_one_two_four_and_one(tmp_path, 
     assert found < largest
 
 
-def test_layers_that_are_unfrozen_later_get_the_gradient_of_all_processes(lit, tmp_path):
+def test_gradients_of_layers_unfrozen_later_are_averaged_over_processes(lit, tmp_path):
     """DDP averages only the parameters that required gradients when it wrapped the model."""
     unfreeze = '{"class_path":"Unfreezing","init_args":{"schedule":{"net.layers.1":1}}}'
     fit = (
@@ -74,7 +74,7 @@ def test_layers_that_are_unfrozen_later_get_the_gradient_of_all_processes(lit, t
      "GradientAccumulationScheduler does not support global_batch_size"),
     ("--data.batch_size=null --data.global_batch_size=64 --find batch_size", "no batch_size to tune: set batch_size"),
 ])  # fmt: skip
-def test_sizes_that_contradict_are_an_error_of_one_line(lit, options, message):
+def test_contradictory_batch_sizes_are_a_one_line_error(lit, options, message):
     result = lit(f"{FIT} {options}")
     assert (result.status, len(result.err.splitlines())) == (2, 1)
     assert message in result.err

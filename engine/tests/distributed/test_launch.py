@@ -45,7 +45,7 @@ def agent(monkeypatch):
     del store
 
 
-def test_restarted_processes_see_nothing_of_the_earlier_ones(agent):
+def test_restarted_processes_do_not_see_keys_of_earlier_processes(agent):
     """Without this, restarted processes would read the addresses of dead processes in the agent's store."""
     for ranks in ((0, 1), (1, 0), (0, 1)):  # the second process to start may be rank 0
         parts = meet(agent, *ranks)
@@ -54,7 +54,7 @@ def test_restarted_processes_see_nothing_of_the_earlier_ones(agent):
         assert parts[1].get("address") == b"of a process that ends"
 
 
-def test_processes_that_ended_while_they_waited_do_not_count(agent, in_a_second):
+def test_processes_that_exited_while_waiting_do_not_count(agent, in_a_second):
     assert "for rank 1 of 2" in meet(agent, 0)[0]
     assert "for rank 0 at" in meet(agent, 1)[0]
     parts = meet(agent, 1, 0)
@@ -62,7 +62,7 @@ def test_processes_that_ended_while_they_waited_do_not_count(agent, in_a_second)
     assert parts[1].check(["key"])
 
 
-def test_who_is_missing_is_named_and_ends_the_others(in_a_second, capsys):
+def test_missing_ranks_are_reported_and_stop_the_others(in_a_second, capsys):
     port = free_port()
     errors = meet(port, 0, 1, size=4)
     missing = f"for rank 2, 3 of 4 at 127.0.0.1:{port}; connected: 0 (a), 1 (a)"
@@ -72,7 +72,7 @@ def test_who_is_missing_is_named_and_ends_the_others(in_a_second, capsys):
     assert f"for rank 0 at 127.0.0.1:{port}" in meet(port, 1)[0]
 
 
-def test_other_versions_are_refused_by_all():
+def test_all_processes_reject_different_versions():
     errors = meet(free_port(), 0, 1, here={**HERE, "host": "b", "torch": "1.13"})
     assert errors[0] == errors[1]
     assert errors[0].startswith(
@@ -80,7 +80,7 @@ def test_other_versions_are_refused_by_all():
     )
 
 
-def test_a_port_that_is_taken_is_named_and_ends_all(in_a_second):
+def test_a_port_in_use_is_reported_and_stops_all_processes(in_a_second):
     """Rank 0 fails immediately. The other would wait forever for an answer from the program that uses the port."""
     before = set(threading.enumerate())
     with socket.create_server(("", 0)) as other:
@@ -95,7 +95,7 @@ def test_a_port_that_is_taken_is_named_and_ends_all(in_a_second):
     del store
 
 
-def test_a_process_that_lost_another_prints_one_line(capsys):
+def test_a_lost_connection_is_reported_in_one_line(capsys):
     connection = Connection(SimpleNamespace(global_rank=1, launcher=None))
     connection.report(closed := RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed by peer"), None)
     connection.report(UserError("no such class"), "no such class")
@@ -103,7 +103,7 @@ def test_a_process_that_lost_another_prints_one_line(capsys):
     assert lines == [f"error: rank 1 ended because another rank disconnected: {closed}", "error: no such class"]
 
 
-def test_an_error_of_all_processes_is_printed_once(monkeypatch, capsys):
+def test_an_error_shared_by_all_processes_is_printed_once(monkeypatch, capsys):
     store, connections = dist.HashStore(), []
     for rank in (0, 1):
         connections.append(Connection(SimpleNamespace(global_rank=rank, launcher=None)))
@@ -127,7 +127,7 @@ def under_torchrun(monkeypatch):
 @pytest.mark.parametrize(("devices", "nodes", "found"), [
     ("auto", 1, 2), (2, 3, 2), ([0, 1], 1, [0, 1]), ("0,1", 1, "0,1"), (-1, 3, 2),
 ])  # fmt: skip
-def test_torchrun_says_how_many_devices_and_nodes(under_torchrun, devices, nodes, found):
+def test_numbers_of_devices_and_nodes_come_from_torchrun(under_torchrun, devices, nodes, found):
     options = Namespace(devices=devices, num_nodes=nodes)
     follow_launcher(options)
     assert (options.devices, options.num_nodes) == (found, 3)
@@ -138,19 +138,19 @@ def test_torchrun_says_how_many_devices_and_nodes(under_torchrun, devices, nodes
     (4, 1, "trainer.devices is 4, but torchrun started 2 processes per node"),
     ("auto", 2, "trainer.num_nodes is 2, but torchrun started 3 nodes"),
 ])  # fmt: skip
-def test_devices_against_torchrun_are_refused(lit, under_torchrun, devices, nodes, message):
+def test_rejects_devices_and_nodes_that_contradict_torchrun(lit, under_torchrun, devices, nodes, message):
     result = lit(f"fit -c configs/quickstart.yaml --trainer.devices={devices} --trainer.num_nodes={nodes}")
     assert (result.status, len(result.err.splitlines())) == (2, 1)
     assert message in result.err
 
 
-def test_a_port_that_is_no_number(lit, monkeypatch):
+def test_rejects_a_non_numeric_port(lit, monkeypatch):
     monkeypatch.setenv("MASTER_PORT", "abc")
     result = lit("fit -c configs/quickstart.yaml")
     assert (result.status, result.err) == (2, "error: MASTER_PORT must be a number, got 'abc'\n")
 
 
-def test_more_devices_than_there_are(lit, monkeypatch):
+def test_rejects_more_devices_than_available(lit, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     result = lit("fit -c configs/quickstart.yaml --trainer.accelerator=gpu --trainer.devices=3")
@@ -163,7 +163,7 @@ def test_more_devices_than_there_are(lit, monkeypatch):
     ("--data.batch_size=128", "a step had 128 × 2 = 256 samples and now has 128; set data.global_batch_size"),
     ("--data.batch_size=null --data.global_batch_size=128", "a step still has 128 samples"),
 ])  # fmt: skip
-def test_another_number_of_processes_is_told(lit, trained, batches, what):
+def test_reports_a_changed_number_of_processes(lit, trained, batches, what):
     file = trained / "checkpoints" / "last.ckpt"
     torch.save({**read(file), "processes": 2}, file)
     result = lit(f"fit --run {trained} --trainer.max_epochs=4 --model.schedulers=null --test_after_fit=false {batches}")

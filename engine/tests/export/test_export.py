@@ -1,4 +1,4 @@
-"""Exported files compute the same as `predict`, in processes without the project, Lightning or torch."""
+"""Exported files match the outputs of `predict` in processes without the project, Lightning or torch."""
 
 import csv
 import json
@@ -70,7 +70,7 @@ predict = lambda images: net(normalised(images)).softmax(1).detach().numpy()
 
 @pytest.fixture(scope="module")
 def exported(trained_once: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The exported files of a run in all formats, and the images of its test split."""
+    """A folder with the exported files of a run in all formats, and the images of its test split."""
     folder = tmp_path_factory.mktemp("exported")
     run = f"--run={trained_once}/quickstart/tiny"
     assert main(["export", run, f"--output={folder}", "--format=pt2,onnx,safetensors"]) == 0
@@ -93,7 +93,7 @@ def rows(lit: Lit, run: Path) -> list[dict[str, str]]:
     [(PT2, OURS), (SAFETENSORS, OURS), (ONNX, [*OURS, "torch", "onnx"])],
     ids=["pt2", "safetensors", "onnx"],
 )
-def test_a_file_predicts_where_the_project_is_not_installed(exported, lit, trained, program, refused):
+def test_exported_files_predict_without_the_project(exported, lit, trained, program, refused):
     code = ALONE.format(program=program, refused=refused)
     done = subprocess.run([sys.executable, "-c", code], cwd=exported, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
@@ -104,7 +104,7 @@ def test_a_file_predicts_where_the_project_is_not_installed(exported, lit, train
     assert found.sum(axis=1) == pytest.approx(1)
 
 
-def test_what_was_made_is_said_and_the_run_stays_as_it_was(lit, trained):
+def test_export_reports_its_files_and_does_not_change_the_run(lit, trained):
     before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
     first = lit(f"export --run {trained} --ckpt_path last")
     assert first.status == 0
@@ -126,7 +126,7 @@ def test_what_was_made_is_said_and_the_run_stays_as_it_was(lit, trained):
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
 
 
-def test_a_reader_that_leaves_is_no_error_and_all_files_are_written(trained, monkeypatch):
+def test_all_files_are_written_even_if_the_output_pipe_closes(trained, monkeypatch):
     out, into = os.pipe()
     first = []
 
@@ -142,7 +142,7 @@ def test_a_reader_that_leaves_is_no_error_and_all_files_are_written(trained, mon
     assert {file.suffix for file in (trained / "export").iterdir()} >= {".pt2", ".safetensors"}
 
 
-def test_what_is_not_inside_is_listed(lit, trained):
+def test_transforms_not_included_in_the_file_are_listed(lit, trained):
     config = yaml.safe_load((trained / "config.yaml").read_text())
     transform = {"class_path": "torchvision.transforms.v2.CenterCrop", "init_args": {"size": 8}}
     config["data"]["init_args"] |= {"eval_transforms": [transform]}
@@ -153,7 +153,7 @@ def test_what_is_not_inside_is_listed(lit, trained):
     assert preparation["eval_transforms"] == ["CenterCrop(size=(8, 8))"]
 
 
-def test_a_file_rejects_values_of_another_type(exported):
+def test_an_exported_file_rejects_inputs_of_a_different_dtype(exported):
     net = torch.export.load(exported / "model.pt2").module()
     with pytest.raises(RuntimeError, match="dtype mismatch"):
         net(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
@@ -171,7 +171,7 @@ def refused(lit: Lit, run: Path, *parts: str, options: str = "") -> None:
 
 
 @pytest.mark.parametrize("shift", [0.01, float("nan")])
-def test_a_file_that_computes_something_else_is_not_written(lit, trained, monkeypatch, shift):
+def test_a_file_that_differs_from_predict_is_not_written(lit, trained, monkeypatch, shift):
     def wrong(*args):
         run = files.write_pt2(*args)
         return lambda *inputs: [value + shift for value in run(*inputs)]
@@ -180,7 +180,7 @@ def test_a_file_that_computes_something_else_is_not_written(lit, trained, monkey
     refused(lit, trained, "pt2: differs from `predict`", str(shift), "no file was written")
 
 
-def test_a_task_that_says_nothing_of_it_is_exported_as_its_forward(lit, trained, exported, monkeypatch):
+def test_a_task_without_an_exported_method_exports_its_forward(lit, trained, exported, monkeypatch):
     monkeypatch.delattr(ImageClassifier, "exported")
     assert lit(f"export --format onnx,safetensors {trained}").status == 0
     images = np.load(exported / "images.npy")[:50]
@@ -189,7 +189,7 @@ def test_a_task_that_says_nothing_of_it_is_exported_as_its_forward(lit, trained,
     np.testing.assert_allclose(logits, task(torch.from_numpy(images)).detach(), atol=1e-5)
 
 
-def test_bad_input_is_an_error_of_one_line(lit, trained, monkeypatch):
+def test_bad_input_is_a_one_line_error(lit, trained, monkeypatch):
     refused(lit, trained, "no format 'onxx'; did you mean onnx?", options="--format pt2,onxx")
     refused(lit, trained, "no format 'zip'; choose from pt2, onnx, safetensors", options="--format zip")
     refused(lit, trained, "no such checkpoint: nope", options="--ckpt_path nope")

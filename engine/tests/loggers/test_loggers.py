@@ -26,7 +26,7 @@ FIT = (
 
 @pytest.fixture(autouse=True)
 def _nothing_of_the_user(tmp_path, monkeypatch):
-    """No API key, an empty home folder and no server: port 9 on this machine rejects connections."""
+    """Remove API keys, and use an empty home folder and no server: port 9 on this machine rejects connections."""
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
     for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR"):  # the logger sets these
@@ -44,7 +44,7 @@ def _nothing_of_the_user(tmp_path, monkeypatch):
 
 @pytest.fixture
 def server(monkeypatch):
-    """A server and its API key."""
+    """Start a server, and set its URL and API key."""
     with Server() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", KEY)
@@ -98,14 +98,14 @@ def test_the_summary_contains_the_best_epoch_and_no_metrics_are_printed(lit, ser
     assert sent.summary["predictions/test"]["nrows"] == 360
 
 
-def test_a_broken_record_is_named(tmp_path):
+def test_a_broken_wandb_json_error_reports_its_path(tmp_path):
     (tmp_path / "wandb.json").write_text('{"id": "a1')
     with pytest.raises(RunError, match=f"{tmp_path}/wandb.json is broken"):
         WandbLogger(str(tmp_path))
 
 
 @pytest.mark.slow
-def test_the_runs_of_a_repeat_are_a_group(lit, server):
+def test_repeated_runs_share_a_wandb_group(lit, server):
     done = lit(f"repeat quickstart wandb {TINY} --epochs 1 --seeds 1 2")
     assert done.status == 0, done.err
     assert [run.group for run in server.runs.values()] == ["quickstart"] * 2
@@ -122,7 +122,7 @@ class Plain(BoringModel):
 """
 
 
-def test_a_plain_module_is_logged_under_its_own_names(lit, server, workspace, monkeypatch):
+def test_a_plain_lightning_module_keeps_its_metric_names(lit, server, workspace, monkeypatch):
     (workspace / "logged_module.py").write_text(PLAIN)
     monkeypatch.syspath_prepend(workspace)
     done = lit(
@@ -135,7 +135,7 @@ def test_a_plain_module_is_logged_under_its_own_names(lit, server, workspace, mo
 
 
 @pytest.mark.slow
-def test_a_resumed_run_goes_on_with_its_run_and_repeats_the_same_numbers(lit, server):
+def test_a_resumed_run_continues_its_wandb_run_and_repeats_the_same_values(lit, server):
     run = lit(FIT, "--trainer.max_epochs=1 --model.schedulers=null --trainer.log_every_n_steps=1").run
     shutil.copytree(run / "checkpoints", run / "earlier")
     resume = f"fit --run {run} --trainer.max_epochs=2"
@@ -157,7 +157,7 @@ def test_a_resumed_run_goes_on_with_its_run_and_repeats_the_same_numbers(lit, se
 
 
 @pytest.mark.parametrize(("received", "sent_again"), [(0, 2), (2, 1), (3, 0)])
-def test_a_resumed_run_sends_what_the_server_did_not_receive_before_a_kill(server, tmp_path, received, sent_again):
+def test_a_resumed_run_sends_rows_the_server_missed_before_a_kill(server, tmp_path, received, sent_again):
     loggers = [MetricsCSV(tmp_path), WandbLogger(str(tmp_path))]
     lines = [(0, {"lr": 0.5}), (1, {"lr": 0.5, "train/loss": 3.0}), (1, {"val/loss": 2.0}), (2, {"lr": 0.5})]
     for step, metrics in lines:
@@ -178,7 +178,7 @@ def test_a_resumed_run_sends_what_the_server_did_not_receive_before_a_kill(serve
     assert len(run.rows) == received + sent_again + 2
 
 
-def test_a_run_that_has_ended_sends_missing_rows_when_it_is_resumed(server, tmp_path):
+def test_a_finished_run_sends_missing_rows_when_resumed(server, tmp_path):
     logger, table = WandbLogger(str(tmp_path)), MetricsCSV(tmp_path)
     logger.log_metrics({"loss": float("nan")}, 0)
     logger.finish(0)
@@ -214,21 +214,21 @@ def test_the_environment_overrides_the_mode(server, tmp_path, monkeypatch):
     assert not server.runs
 
 
-def test_waiting_times_are_those_of_the_config(tmp_path):
+def test_timeouts_are_passed_to_the_wandb_settings(tmp_path):
     logger = WandbLogger(str(tmp_path), mode="offline", init_timeout=3.0, finish_timeout=4.0)
     settings = logger.experiment.settings
     assert (settings.init_timeout, settings.finish_timeout) == (3.0, 4.0)
     logger.finish(0)
 
 
-def test_a_run_that_failed_does_not_look_finished(lit, server):
+def test_a_failed_run_is_reported_as_failed(lit, server):
     done = lit(FIT, "--model.optimizer.lr=1e30 --trainer.callbacks+=NaNGuard")
     assert done.status == 2, done.err
     assert [run.state for run in server.runs.values()] == ["failed"]
 
 
 @pytest.mark.slow
-def test_a_key_and_no_server_is_a_note_and_not_the_end(lit, monkeypatch):
+def test_an_unreachable_server_prints_a_note_and_logs_offline(lit, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     done = lit(FIT, "--trainer.logger.init_timeout=2")
     assert done.status == 0, done.err
@@ -237,7 +237,7 @@ def test_a_key_and_no_server_is_a_note_and_not_the_end(lit, monkeypatch):
 
 
 @pytest.mark.parametrize("then", ["log_metrics", "finish"])
-def test_training_goes_on_where_wandb_dies(tmp_path, capfd, then):
+def test_training_continues_when_wandb_dies(tmp_path, capfd, then):
     logger = WandbLogger(str(tmp_path))
     logger.log_metrics({"train/loss": 1.0}, step=1)
     words = ["pgrep", "-P", str(os.getpid()), "-f", "wandb-core"]
@@ -255,7 +255,7 @@ def test_training_goes_on_where_wandb_dies(tmp_path, capfd, then):
 def test_tensorboard_shows_scalars_graph_config_hyperparameters_and_figures(lit, recwarn):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    overlay = "-c configs/overlays/tensorboard.yaml -c configs/overlays/wandb.yaml"  # they append
+    overlay = "-c configs/overlays/tensorboard.yaml -c configs/overlays/wandb.yaml"  # both append a logger
     done = lit(f"fit -c configs/quickstart.yaml {TINY} {overlay} --trainer.max_epochs=1 --test_after_fit=true")
     assert done.status == 0, done.err
     assert (done.run / "wandb").is_dir()
@@ -288,7 +288,7 @@ def test_a_fork_also_sends_the_rows_of_its_parent(server, tmp_path, forks):
     assert run.logged("loss") == [0.0, 0.125, 0.25, 1.0, 2.0][0 if forks else 3 :]
 
 
-def test_tensorboard_moves_no_frozen_statistics_and_needs_no_graph(lit):
+def test_tensorboard_does_not_update_frozen_statistics_or_require_a_graph(lit):
     unfreezing = "[{class_path: lit_engine.callbacks.freezing.Unfreezing, init_args: {schedule: {net.layers.2: null}}}]"
     result = lit(
         "fit -c configs/quickstart.yaml --model.net.norm=batch",

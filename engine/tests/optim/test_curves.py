@@ -1,4 +1,4 @@
-"""Compares the complete learning rate curves of real runs to closed formulas, step by step."""
+"""Compares the learning rate curves of real runs with closed-form expressions at every step."""
 
 from functools import partial
 from math import ceil
@@ -25,7 +25,7 @@ from lit_engine.training.schedules import (
 
 # Trainer options, and the resulting number of optimizer steps.
 LENGTHS = {
-    "max_steps ends before the epochs": ({"batches": 10, "max_epochs": 9, "max_steps": 23}, 23),
+    "max_steps before max_epochs": ({"batches": 10, "max_epochs": 9, "max_steps": 23}, 23),
     "accumulation and max_steps": ({"batches": 7, "max_epochs": 9, "accumulate_grad_batches": 2, "max_steps": 10}, 10),
     "limited batches": ({"batches": 20, "max_epochs": 2, "limit_train_batches": 0.5}, 20),
 }
@@ -69,7 +69,7 @@ def test_one_cycle(train, pct_start):
     assert task.momenta == close(momenta)
 
 
-def test_one_cycle_takes_the_peak_of_each_parameter_group_from_the_optimizer(train):
+def test_one_cycle_uses_each_groups_optimizer_rate_as_its_peak(train):
     schedule = Schedule(partial(OneCycleLR, cycle_momentum=False), "step")
     task = train(schedule, batches=9, kind=Groups)
     assert [max(rates) for rates in zip(*task.rates, strict=True)] == close([0.1, LR])
@@ -93,7 +93,7 @@ def test_several_schedules_multiply(train):
     assert task.rates == close(line(step, 12, 0.2) * 0.9**step * cosine(step, 12) for step in range(12))
 
 
-def test_horizon_in_epochs_of_a_run_that_max_steps_ends(train):
+def test_epoch_horizon_counts_a_last_epoch_cut_short_by_max_steps(train):
     task = train(Schedule(CosineAnnealingLR, "epoch"), batches=4, max_epochs=50, max_steps=18)  # in the fifth epoch
     assert task.rates == close(cosine(step // 4, 5) for step in range(18))
 
@@ -110,7 +110,7 @@ def test_frequency_counts_optimizer_steps_of_the_whole_run(train):
 
 
 @pytest.mark.parametrize(("interval", "max_steps"), [("step", -1), ("step", 20), ("epoch", 20)])
-def test_horizon_where_accumulation_changes_with_the_epoch(train, interval, max_steps):
+def test_horizon_accounts_for_accumulation_that_changes_between_epochs(train, interval, max_steps):
     """With ten batches per epoch, the epochs have 10, 5, 3 and 3 steps."""
     task = train(
         Schedule(CosineAnnealingLR, interval),
@@ -124,8 +124,8 @@ def test_horizon_where_accumulation_changes_with_the_epoch(train, interval, max_
     assert task.rates == close(cosine(step, end) for step in place)
 
 
-def test_the_length_in_calls_of_a_schedule_with_a_frequency_is_rounded_up(train):
-    """Every third of ten steps calls the schedule. If the plan were rounded down, it would end too early."""
+def test_horizon_of_a_schedule_with_a_frequency_is_rounded_up(train):
+    """Every third of ten steps calls the schedule. If the horizon were rounded down, it would end too early."""
     lengths = []
 
     class Planned(torch_schedulers.LambdaLR):
@@ -137,7 +137,7 @@ def test_the_length_in_calls_of_a_schedule_with_a_frequency_is_rounded_up(train)
     assert lengths == [4]
 
 
-def test_one_peak_is_that_of_the_largest_rate_and_the_others_keep_their_proportions():
+def test_a_single_max_lr_applies_to_the_largest_rate_and_scales_the_others():
     weights = [nn.Parameter(torch.zeros(1)) for _ in range(3)]
     groups = [{"params": [weight], "lr": lr} for weight, lr in zip(weights, (0.01, 0.04, 0.002), strict=True)]
     with horizon_is(10):

@@ -19,7 +19,7 @@ def test_plateau_lowers_the_rate_when_the_metric_stops_falling(train):
     assert task.rates == close([LR] * 8 + [0.1 * LR] * 8)
 
 
-def test_plateau_may_watch_a_metric_of_training(train):
+def test_plateau_may_monitor_a_training_metric(train):
     class Running(Noted):
         def training_step(self, batch, batch_idx):
             output = super().training_step(batch, batch_idx)
@@ -31,7 +31,7 @@ def test_plateau_may_watch_a_metric_of_training(train):
     assert task.rates == close([LR] * 4 + [LR / 2] * 2)
 
 
-def test_an_epoch_without_validation_is_no_bad_one(train):
+def test_epochs_without_validation_do_not_count_as_bad_epochs(train):
     plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
     schedule = Schedule(plateau, "epoch", monitor="val/loss")
     # Only the second, fourth and sixth epoch are validated, and the loss rises once.
@@ -40,13 +40,13 @@ def test_an_epoch_without_validation_is_no_bad_one(train):
     assert task.rates == close([LR] * 4 + [LR / 2] * 2)
 
 
-def test_a_metric_of_validation_without_validation_is_an_error_before_training(train):
+def test_rejects_monitoring_a_validation_metric_without_validation(train):
     plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
     with pytest.raises(UserError, match="monitors 'val/loss', but the run has no validation"):
         train(Schedule(plateau, "epoch", monitor="val/loss"), losses=[1.0], limit_val_batches=0)
 
 
-def test_a_plateau_with_a_frequency_sees_every_second_epoch(train):
+def test_plateau_with_frequency_two_sees_every_second_epoch(train):
     plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
     schedule = Schedule(plateau, "epoch", frequency=2, monitor="val/loss")
     # The schedule sees the second, fourth and sixth epoch, and the loss rises in the fourth.

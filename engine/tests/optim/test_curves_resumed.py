@@ -1,4 +1,4 @@
-"""torch schedules follow torch's own curves, and resumed runs continue them."""
+"""Schedulers from torch match plain PyTorch, and resumed runs continue their curves."""
 
 from functools import partial
 
@@ -48,9 +48,9 @@ def test_run_resumed_within_an_epoch_continues_the_curve(train, tmp_path, name):
             "step",
         ),
     ],
-    ids=["steps", "lambda"],
+    ids=["StepLR", "LambdaLR"],
 )
-def test_schedulers_of_torch_give_the_rates_of_plain_pytorch(train, factory, interval):
+def test_torch_schedulers_match_plain_pytorch(train, factory, interval):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=LR)
     scheduler = factory(optimizer)
     by_hand = []
@@ -72,7 +72,7 @@ def test_plateau_after_a_warm_up(train):
 
 
 @pytest.mark.parametrize("interval", ["step", "epoch"])
-def test_resumed_schedule_cannot_end_elsewhere(train, tmp_path, interval):
+def test_rejects_resuming_a_schedule_with_a_different_end(train, tmp_path, interval):
     schedule = Schedule(CosineAnnealingLR, interval)
     train(schedule, callbacks=[SaveAt(7, tmp_path / "saved.ckpt")], **RUN)
     ends = {"step": ("20 steps", "30"), "epoch": ("4 epochs", "6")}[interval]
@@ -80,7 +80,7 @@ def test_resumed_schedule_cannot_end_elsewhere(train, tmp_path, interval):
         train(schedule, checkpoint=tmp_path / "saved.ckpt", **{**RUN, "max_epochs": 6})
 
 
-def test_resumed_schedule_without_an_end_may_go_on(train, tmp_path):
+def test_a_resumed_schedule_without_an_end_may_run_longer(train, tmp_path):
     schedule = Schedule(halving(2), "epoch")
     train(schedule, callbacks=[SaveAt(7, tmp_path / "saved.ckpt")], **RUN)
     task = train(schedule, checkpoint=tmp_path / "saved.ckpt", **{**RUN, "max_epochs": 5, "losses": ()})

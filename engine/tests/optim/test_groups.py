@@ -32,7 +32,7 @@ def everything_once(module, optim):
     assert set(found) == {id(parameter) for parameter in module.parameters() if parameter.requires_grad}
 
 
-def test_by_module_path_with_a_rate_of_their_own():
+def test_groups_by_module_path_have_their_own_rate_and_options():
     module = net()
     optim = optimizer(module, ParameterGroups([Group("head", ["head"], lr_factor=10, options={"weight_decay": 0.5})]))
     everything_once(module, optim)
@@ -57,7 +57,7 @@ def test_no_decay_on_norms_and_biases():
     assert torch.equal(module["head"].bias, torch.ones(3))
 
 
-def test_layer_decay_by_its_definition():
+def test_layer_decay_matches_its_definition():
     """Each layer with a matrix halves the rate of the layers before it. A norm belongs to the preceding layer."""
     module = net()
     optim = optimizer(module, ParameterGroups(layer_decay=0.5))
@@ -66,7 +66,7 @@ def test_layer_decay_by_its_definition():
     assert rates == pytest.approx({"body.0": 0.025, "body.1": 0.025, "body.2": 0.05, "head": 0.1})
 
 
-def test_layers_of_an_encoder_of_transformers_are_its_blocks():
+def test_layers_of_a_transformers_encoder_are_its_embeddings_and_blocks():
     backbone, encoder = nn.Module(), nn.Module()
     encoder.layer = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
     backbone.embeddings, backbone.encoder = nn.Embedding(3, 2), encoder
@@ -86,14 +86,14 @@ def test_layers_of_an_encoder_of_transformers_are_its_blocks():
         (lambda: ParameterGroups([Group("a", ["head"])], layer_decay=0.5), "set either groups or a layer_decay"),
         (lambda: ParameterGroups([Group("a", ["head"]), Group("a", ["body"])]), "names must be unique"),
     ],
-    ids=["one layer", "nothing", "overlap", "both", "names"],
+    ids=["one layer", "no match", "overlap", "groups and layer_decay", "duplicate names"],
 )
-def test_groups_that_cannot_be(make, message):
+def test_rejects_invalid_groups(make, message):
     with pytest.raises(UserError, match=message):
         make()
 
 
-def test_an_option_that_the_optimizer_does_not_know_is_an_error():
+def test_rejects_an_option_unknown_to_the_optimizer():
     groups = ParameterGroups([Group("head", ["head"], options={"weigth_decay": 0.5})])(net())
     with pytest.raises(UserError, match=r"SGD has no option 'weigth_decay'; did you mean weight_decay\?"):
         build_optimizer(partial(torch.optim.SGD, lr=0.1), groups)
@@ -104,6 +104,6 @@ def test_an_option_that_the_optimizer_does_not_know_is_an_error():
     Group("head", ["head"], lr_factor=math.inf),
     Group("head", ["head"], options={"weight_decay": math.nan}),
 ])  # fmt: skip
-def test_a_rate_that_is_negative_or_not_finite_is_an_error(group):
+def test_rejects_negative_or_non_finite_rates_and_weight_decay(group):
     with pytest.raises(UserError, match=r"(lr_factor|weight_decay) must be at least 0 and finite, got (-1.0|inf|nan)"):
         optimizer(net(), ParameterGroups([group]))

@@ -59,19 +59,19 @@ def test_milestone_beyond_the_run(error_of):
     assert "which ends at 4" in error_of(by_epoch, max_epochs=4)
 
 
-def test_milestones_that_do_not_ascend(error_of):
+def test_rejects_milestones_that_are_not_positive_and_ascending(error_of):
     for milestones in ((3, 3), (0.5, 0.3), (-1, 3), (0.5, 3), (3,), (1.5, 3)):
         message = error_of(sequence(*milestones, schedulers=[LinearLR, PolynomialLR, CosineAnnealingLR]))
         assert "the milestones of SequentialLR must be positive and ascending" in message
         assert str(list(milestones)) in message
 
 
-def test_a_scheduler_that_ends_with_the_run_needs_a_run_with_an_end(error_of):
+def test_a_schedule_that_spans_the_run_needs_a_finite_run(error_of):
     for scheduler, interval in ((ONE_CYCLE, "step"), (LinearLR, "epoch")):
         assert "see trainer.max_epochs, max_steps" in error_of(Schedule(scheduler, interval), max_epochs=-1)
 
 
-def test_plateau_that_watches_an_unknown_metric_names_those_there_are(trainer):
+def test_unknown_plateau_metric_error_lists_the_available_metrics(trainer):
     class Logs(Line):
         def training_step(self, batch, batch_idx):
             return {"loss": self.net(batch).mean()}
@@ -88,7 +88,7 @@ def test_plateau_that_watches_an_unknown_metric_names_those_there_are(trainer):
         trainer(max_epochs=1).fit(task, DataLoader(torch.ones(10, 2)), DataLoader(torch.ones(1, 2)))
 
 
-def test_groups_that_would_lose_their_rates(error_of):
+def test_rejects_schedules_incompatible_with_parameter_group_rates(error_of):
     groups = ParameterGroups([Group("slow", ["*.bias"], lr_factor=0.1)])
     cyclic = partial(torch_schedulers.CyclicLR, base_lr=0.01, max_lr=0.1)
     assert "one base_lr for parameter groups" in error_of(Schedule(cyclic, "step"), groups=groups)
@@ -102,7 +102,7 @@ def test_frequency_below_one(error_of):
     assert message == "schedulers[0]: frequency must be at least 1, got 0"
 
 
-def test_a_metric_is_for_plateaus_alone(error_of):
+def test_monitor_is_required_for_plateaus_and_rejected_for_other_schedules(error_of):
     for schedule in (
         Schedule(CosineAnnealingLR, "step", monitor="val/loss"),
         Schedule(torch_schedulers.ReduceLROnPlateau, "epoch"),
@@ -110,7 +110,7 @@ def test_a_metric_is_for_plateaus_alone(error_of):
         assert "ReduceLROnPlateau needs a metric to monitor" in error_of(schedule)
 
 
-def test_what_is_no_factor_cannot_be_multiplied(error_of):
+def test_rejects_multiplying_schedules_that_are_not_factors(error_of):
     for scheduler in (
         ONE_CYCLE,
         partial(torch_schedulers.LambdaLR, lr_lambda=lambda step: 0.9**step),

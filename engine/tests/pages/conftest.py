@@ -1,4 +1,4 @@
-"""Fixture for pages in a browser."""
+"""Fixture for testing pages in a browser."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`serve` answers programs and browsers like `predict`."""
+"""`serve` returns the predictions of `predict` to programs and browsers."""
 
 import base64
 import io
@@ -32,7 +32,7 @@ def serve(lit, monkeypatch):
 
 @pytest.fixture
 def pictures(workspace):
-    """The folder of four digits as image files."""
+    """Return a folder with four digits as image files."""
     data = Digits()
     data.setup("test")
     folder = workspace / "pictures"
@@ -42,7 +42,7 @@ def pictures(workspace):
     return folder
 
 
-def test_a_picture_gets_the_answer_of_predict_and_the_run_stays_as_it_was(serve, lit, trained, pictures, monkeypatch):
+def test_answers_match_predict_and_the_run_is_unchanged(serve, lit, trained, pictures, monkeypatch):
     assert lit(f"predict --run {trained} --images pictures --probabilities").status == 0
     before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
     predict_step = ImageClassifier.predict_step
@@ -71,7 +71,7 @@ def test_a_picture_gets_the_answer_of_predict_and_the_run_stays_as_it_was(serve,
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
 
 
-def test_bad_input_and_strangers_get_a_message_and_the_server_goes_on(serve, trained, pictures, monkeypatch):
+def test_bad_or_cross_origin_requests_get_an_error_and_the_server_continues(serve, trained, pictures, monkeypatch):
     digit = (pictures / "0.png").read_bytes()
     config = (trained / "config.yaml").read_text()
     assert "accelerator: auto" in config  # the run may be from a machine with eight GPUs
@@ -122,7 +122,7 @@ def test_bad_input_and_strangers_get_a_message_and_the_server_goes_on(serve, tra
     assert serve(ask, trained).err.count("Traceback") == 1
 
 
-def test_many_clients_are_answered_and_those_that_leave_are_not_errors(serve, trained, pictures):
+def test_answers_many_clients_and_ignores_disconnected_ones(serve, trained, pictures):
     digit = (pictures / "0.png").read_bytes()
 
     def ask(address):
@@ -157,7 +157,7 @@ def test_only_pictures_that_the_task_has_written_are_sent(tmp_path):
         assert Predictor._shown(predictor, text) == text
 
 
-def test_a_column_is_a_number_or_a_list_of_words():
+def test_form_fields_are_numbers_or_lists_of_options():
     data = SimpleNamespace(columns={"weight <g>": [99.5, 20.0], "colour": ["green", "red"]})
     fields = "".join(starmap(_field, _columns(data).items()))
     assert re.findall('name="(.*?)"', fields) == ["weight &lt;g&gt;", "colour"]
@@ -165,13 +165,13 @@ def test_a_column_is_a_number_or_a_list_of_words():
     assert re.findall(r"<option>(\w+)", fields) == ["green", "red"]
 
 
-def test_the_page_of_a_table_with_an_input_shape():
+def test_table_page_has_column_fields_despite_an_input_shape():
     data = SimpleNamespace(input_shape=(1,), columns={"weight": [99.5, 20.0]})
     page = Predictor.page(SimpleNamespace(data=data, kind="table", title="run", about=""))
     assert '<input name="weight"' in page
 
 
-def test_mistakes_are_errors_of_one_line(lit, trained, monkeypatch):
+def test_invalid_options_are_one_line_errors(lit, trained, monkeypatch):
     def refused(*parts):
         result = lit("serve", *parts)
         assert (result.status, result.err.count("\n")) == (2, 1), result.err

@@ -1,4 +1,4 @@
-"""Makes the modules in this folder importable, also for the fits that a command starts."""
+"""Makes the modules in this folder importable, including in processes that a command starts."""
 
 import os
 from pathlib import Path

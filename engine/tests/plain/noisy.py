@@ -1,4 +1,4 @@
-"""Small data for the modules in this folder: points in 20 dimensions and images, both with random noise."""
+"""Small datasets for the modules in this folder: points in 20 dimensions and images, both with random noise."""
 
 import random
 

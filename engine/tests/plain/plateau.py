@@ -1,4 +1,4 @@
-"""A classifier with a dict of schedulers, a `monitor`, and metric names that end with the stage."""
+"""A classifier that returns its scheduler in a dict with a `monitor`, and whose metric names end with the stage."""
 
 import torch
 import torch.nn.functional as F
@@ -46,7 +46,7 @@ class Plateau(LightningModule):
 
 
 class Weighted(LightningDataModule):
-    """Draws weighted training samples."""
+    """Data with weighted sampling of the training split."""
 
     def train_dataloader(self):
         points = Points(300, 0)

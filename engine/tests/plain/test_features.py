@@ -1,4 +1,4 @@
-"""Features of plain modules in the table of docs/lightning.md that test_plain.py does not cover."""
+"""Features of plain modules listed in docs/lightning.md that test_plain.py does not cover."""
 
 import csv
 import json
@@ -127,7 +127,7 @@ class OfNamed(Mean):
 
 
 def test_loaders_are_created_once(lit):
-    """Lightning creates them to format the data module, as jsonargparse does for a debug message."""
+    """Lightning creates the loaders to format a data module, and jsonargparse formats it for a debug message."""
     result = lit("fit --model=test_features.OfNamed --data=test_features.Named --trainer.max_epochs=1")
     assert result.status == 0, result.err
     assert Named.created == 1
@@ -139,7 +139,7 @@ def rows_of(file):
         return list(csv.DictReader(lines))
 
 
-def test_late_metrics_and_predictions_of_different_lengths(lit):
+def test_epoch_end_metrics_are_recorded_and_ragged_predictions_are_padded(lit):
     run = lit("fit --model=test_features.Padded --data=test_features.Tested --trainer.max_epochs=2").run
     estimate = json.loads((run / "metrics.json").read_text())["fit"]["estimate"]
     assert estimate == pytest.approx(float(rows_of(run / "metrics.csv")[-1]["estimate"]), abs=1e-6)
@@ -162,7 +162,7 @@ def test_the_bar_shows_the_metrics_that_are_logged_with_prog_bar(lit, monkeypatc
     assert not shown & {"train_acc", "val_acc"}
 
 
-def test_learning_curves_have_one_plot_for_the_training_and_validation_values_of_a_metric(lit, monkeypatch):
+def test_learning_curves_plot_training_and_validation_values_together(lit, monkeypatch):
     drawn, draw = {}, figures.learning_curves
     monkeypatch.setattr(figures, "learning_curves", lambda curves, best: drawn.update(curves) or draw(curves, best))
     run = lit(command("metric_objects"), "--trainer.callbacks+=Figures").run
@@ -173,7 +173,7 @@ def test_learning_curves_have_one_plot_for_the_training_and_validation_values_of
 
 
 @pytest.mark.parametrize("name", ["collection", "vae"])  # batches are dicts, or tuples with images
-def test_figures_and_tensorboard(lit, name):
+def test_metrics_and_images_are_logged_to_tensorboard(lit, name):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     done = lit(command(name), "-c configs/overlays/tensorboard.yaml --trainer.callbacks+=Figures")
@@ -183,7 +183,7 @@ def test_figures_and_tensorboard(lit, name):
     assert ("train/images" in events.Tags()["images"]) == (name == "vae")
 
 
-def test_values_returned_from_a_test_step_are_not_drawn_unless_they_can_be(lit):
+def test_unsupported_test_step_outputs_are_not_drawn(lit):
     fit = "fit --model test_features.Returning --data collection.Data --epochs 1 --trainer.callbacks+=Figures"
     done = lit(fit, "--test_after_fit=true")
     assert done.status == 0, done.err
@@ -237,7 +237,7 @@ def test_two_processes_average_gradients_and_metrics(workspace):
     assert sections_of(run)["fit"]["steps"] == 1
 
 
-def test_figures_and_provenance(lit):
+def test_a_run_includes_custom_figures_and_provenance(lit):
     run = lit(command("vae", seed_everything=3), "--epochs 1").run
     assert (run / "figures" / "decoded_origin.png").exists()
     assert "figures/decoded_origin.png" in (run / "index.html").read_text()
@@ -247,7 +247,7 @@ def test_figures_and_provenance(lit):
     assert entry["versions"]["torch"] == version("torch")
 
 
-def test_a_fork_and_a_plan(lit):
+def test_a_plain_module_can_be_planned_and_forked(lit):
     planned = lit(command("metric_objects"), "--plan --json")
     assert planned.status == 0, planned.err
     assert json.loads(planned.out)["steps"] == 20

@@ -259,7 +259,7 @@ class Noisy(Data):
         ("Tracked", BATCHES),
     ],
 )
-def test_a_resumed_run_is_the_same_to_the_bit(lit, model, batches):
+def test_a_resumed_run_matches_an_uninterrupted_run_bit_for_bit(lit, model, batches):
     fit = f"fit {DATA} --model test_own_code.{model}"
     whole = lit(fit, "--name whole")
     assert whole.status == 0, whole.err
@@ -272,7 +272,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(lit, model, batches):
 
 
 @pytest.mark.parametrize("data", ["Bucketed", "Noisy"])
-def test_a_run_that_continues_after_an_epoch_is_the_same_to_the_bit(lit, data):
+def test_extending_a_finished_run_matches_a_longer_run_bit_for_bit(lit, data):
     fit = f"fit {DATA} --model test_own_code.Simple --data test_own_code.{data}"
     whole = lit(fit, "--name whole")
     assert whole.status == 0, whole.err
@@ -336,7 +336,7 @@ class Neighbors(Classifier):
             self.log("val/known", float(sum(len(y) for _, y in self.trainer.train_dataloader)))
 
 
-def test_a_hook_that_iterates_over_all_training_samples(lit):
+def test_a_run_resumes_exactly_if_a_hook_iterates_over_the_training_data(lit):
     fit = f"fit --model test_own_code.Neighbors {DATA} --trainer.val_check_interval=5"
     whole = lit(fit, "--name whole")
     assert whole.status == 0, whole.err
@@ -351,7 +351,7 @@ def test_a_hook_that_iterates_over_all_training_samples(lit):
 
 
 class Choosing(Classifier):
-    """Selects the best checkpoint by the accuracy, whose name contains a slash."""
+    """Selects the best checkpoint by an accuracy metric whose name contains a slash."""
 
     def validation_step(self, batch, batch_idx):
         self.val_acc(self(batch[0]), batch[1])
@@ -375,7 +375,7 @@ def test_the_checkpoint_callback_of_a_module_selects_the_best_checkpoint(lit):
     assert "warning" not in done.err
 
 
-def test_find_lr_without_the_callbacks_of_a_module(lit):
+def test_find_lr_works_for_a_module_with_its_own_callbacks(lit):
     done = lit(f"fit --model test_own_code.Choosing {DATA} --find lr")
     assert done.status == 0, done.err
     assert "suggested: --model.learning_rate=" in done.out
@@ -413,7 +413,7 @@ def test_layers_that_a_callback_adds(lit):
     assert "belongs to a different model" in error_of(lit(f"test {run} --trainer.callbacks=null"))
 
 
-def test_weights_that_a_hook_no_longer_adds(lit, monkeypatch):
+def test_weights_that_a_load_hook_no_longer_adds_are_reported_as_missing(lit, monkeypatch):
     run = lit(f"fit --model test_own_code.Teacher {DATA}").run
     monkeypatch.setattr(Teacher, "on_load_checkpoint", lambda self, checkpoint: None)
     for command in ("test", "export"):
@@ -439,7 +439,7 @@ def error_of(done):
     return line
 
 
-def test_what_is_not_supported_is_rejected_before_training(lit):
+def test_unsupported_callbacks_and_checkpoint_contents_are_rejected(lit):
     fit = f"fit --model test_own_code.Classifier {DATA}"
     assert "use the overlay configs/overlays/swa.yaml" in error_of(
         lit(fit, "--trainer.callbacks+=StochasticWeightAveraging --trainer.callbacks.swa_lrs=0.01")
@@ -454,7 +454,7 @@ def test_what_is_not_supported_is_rejected_before_training(lit):
 
 
 class Remembering(Classifier):
-    """Stores its best accuracy, which is a NumPy number after the first validation."""
+    """Stores its best accuracy, which is a NumPy scalar after the first validation."""
 
     best = 0.0
 
@@ -478,7 +478,7 @@ def test_plan_needs_the_length_of_the_data(lit):
     assert lit(fit, "--trainer.limit_train_batches=5").status == 0
 
 
-def test_validation_does_not_mention_checkpoints_to_keep(lit):
+def test_validate_prints_no_hint_about_keeping_the_best_checkpoint(lit):
     run = lit(
         "fit --model test_own_code.Quiet --data metric_objects.Data --epochs 1 --trainer.limit_train_batches=1"
     ).run

@@ -161,7 +161,7 @@ def test_every_command_works(lit, name):
         text = (run / file).read_text()
         assert all(strip_stage(metric) in text for metric in (*kind.fit, *kind.test))
         assert "predict runs" in text
-        assert "serve" not in text  # would fail
+        assert "serve" not in text  # the command would fail
     listed = lit("runs").out
     assert not kind.monitor or f"{find_metric(kind.monitor, kind.fit)} {number(fit['best ' + kind.monitor])}" in listed
 
@@ -170,7 +170,7 @@ ENDS = ("hydra_style", "metric_objects", "plateau")  # also stopped after the la
 
 
 @pytest.mark.parametrize(("name", "within"), [*((name, True) for name in KINDS), *((name, False) for name in ENDS)])
-def test_a_run_that_is_stopped_and_resumed_is_the_same_to_the_bit(lit, name, within):
+def test_a_resumed_run_matches_an_uninterrupted_run_bit_for_bit(lit, name, within):
     whole = lit(command(name, run_name="whole"))
     assert whole.status == 0, whole.err
     steps = sections_of(whole.run)["fit"]["steps"] // (4 if name == "gan" else 2)  # batches per epoch
@@ -183,7 +183,7 @@ def test_a_run_that_is_stopped_and_resumed_is_the_same_to_the_bit(lit, name, wit
     assert differences(whole.run, resumed.run) == []
 
 
-def test_runs_are_compared_by_the_metrics_that_they_have_in_common(lit):
+def test_compare_accepts_a_metric_name_without_the_stage(lit):
     rates = (0.01, 0.1)
     runs = [lit(command("metric_objects", run_name=f"lr-{lr}", **{"model.learning_rate": lr})).run for lr in rates]
     lines = lit(f"compare {runs[0]} {runs[1]} --metric acc").out.splitlines()
@@ -197,7 +197,7 @@ def test_runs_are_compared_by_the_metrics_that_they_have_in_common(lit):
 @pytest.mark.parametrize(
     ("name", "found"), [("plateau", "suggested: --model.lr="), ("vae", "suggested: a learning rate")]
 )
-def test_find_lr_suggests_one(lit, name, found):
+def test_find_lr_suggests_a_learning_rate(lit, name, found):
     result = lit(command(name), "--find lr")
     assert result.status == 0, result.err
     assert found in result.out
@@ -206,13 +206,13 @@ def test_find_lr_suggests_one(lit, name, found):
 @pytest.mark.parametrize(
     ("name", "suggested"), [("metric_objects", "--data.batch_size=256 ("), ("own_loaders", "--model.batch_size=128 (")]
 )
-def test_find_batch_size_stops_at_all_samples(lit, name, suggested):
+def test_find_batch_size_stops_at_the_dataset_size(lit, name, suggested):
     result = lit(command(name), "--find batch_size")
     assert f"suggested: {suggested}" in result.out  # 32 · 2^k up to 300 and 200
 
 
 @pytest.mark.parametrize("name", ["first_example", "metric_objects", "collection", "vae"])
-def test_plot_lr_plans_the_rates_that_a_run_has(lit, name):
+def test_plot_lr_matches_the_learning_rates_of_a_run(lit, name):
     """`configure_optimizers` returns an optimizer, a dict, or lists, with a schedule per step or per epoch."""
     command_ = command(name)
     planned = lit(command_, "--plot_lr=true", "--trainer.accumulate_grad_batches=2")
@@ -232,13 +232,13 @@ def test_plot_lr_plans_the_rates_that_a_run_has(lit, name):
 
 
 @pytest.mark.parametrize("option", ["--find lr", "--plot_lr=true"])
-def test_manual_optimization_has_no_plan_of_rates(lit, option):
+def test_find_lr_and_plot_lr_reject_manual_optimization(lit, option):
     result = lit(command("gan"), option)
     assert result.status == 2
     assert result.err.strip().endswith("needs automatic optimization, but GAN optimizes manually")
 
 
-def test_a_model_checkpoint_of_lightning_chooses_the_best_and_the_run_still_resumes(lit):
+def test_a_run_with_lightnings_model_checkpoint_records_the_best_and_resumes(lit):
     chosen = "[{class_path: ModelCheckpoint, init_args: {monitor: acc/val, mode: max, save_last: true}}]"
     fit = lit(command("plateau"), ["--trainer.callbacks=" + chosen])
     fit_section = sections_of(fit.run)["fit"]
@@ -274,7 +274,7 @@ NEEDS_MORE = {
 }
 
 
-def test_what_needs_more_than_a_plain_module_says_what_to_implement(lit):
+def test_errors_report_what_a_plain_module_lacks_for_a_feature(lit):
     stop = "{class_path: test_plain.StopAfter, init_args: {batches: 4}}"
     run = lit(command("metric_objects", run_name="cut"), ["--trainer.callbacks+=" + stop]).run
     for typed, message in NEEDS_MORE.items():
@@ -285,7 +285,7 @@ def test_what_needs_more_than_a_plain_module_says_what_to_implement(lit):
         assert message in lines[0]
 
 
-def test_a_plain_module_has_no_shards():
+def test_sharding_rejects_a_module_without_configure_model():
     strategy = Sharded()
     strategy.connect(LightningModule())
     with pytest.raises(UserError, match="Sharded needs configure_model, which LightningModule lacks"):
@@ -562,7 +562,7 @@ class Hook(Classifier):
 
 @pytest.fixture
 def unusual(workspace, monkeypatch):
-    """A module with unusual code."""
+    """Make a module with unusual code importable."""
     (workspace / "unusual.py").write_text(UNUSUAL)
     monkeypatch.syspath_prepend(workspace)
     sys.modules.pop("unusual", None)
@@ -574,7 +574,7 @@ def line_of_error(result):
     return line
 
 
-def test_unusual_code_works_or_gets_one_line(lit, unusual):
+def test_unusual_code_works_or_causes_a_one_line_error(lit, unusual):
     fit = "fit --trainer.max_epochs=1"
     run = lit(f"{fit} --model unusual.NoPrediction --data metric_objects.Data").run
     assert "NoPrediction.predict_step returned None" in line_of_error(lit(f"predict --run {run}"))
@@ -601,7 +601,7 @@ USES = "old.PytorchLightning uses pytorch_lightning, so import lightning.pytorch
     ("--model old.Hook", "Support for `validation_epoch_end` has been removed"),
     ("--model old.py", "old.py is a file; use a class instead, such as old.NAME"),
 ])  # fmt: skip
-def test_old_code_and_files_get_one_line(lit, workspace, monkeypatch, options, message):
+def test_outdated_code_and_file_paths_cause_a_one_line_error(lit, workspace, monkeypatch, options, message):
     pytest.importorskip("pytorch_lightning")
     (workspace / "old.py").write_text(OLD)
     monkeypatch.syspath_prepend(workspace)
@@ -611,13 +611,13 @@ def test_old_code_and_files_get_one_line(lit, workspace, monkeypatch, options, m
 
 
 @pytest.mark.parametrize("name", ["Scaled", "Recurrent"])
-def test_any_output_of_forward_can_be_exported(lit, unusual, name):
+def test_dict_and_tuple_outputs_of_forward_can_be_exported(lit, unusual, name):
     run = lit(f"fit --model unusual.{name} --data metric_objects.Data --trainer.max_epochs=1").run
     exported = lit(f"export {run}")
     assert exported.status == 0, exported.err
 
 
-def test_inputs_of_other_lengths_than_the_first_are_an_error_of_one_line(lit, unusual):
+def test_exporting_inputs_of_different_lengths_is_a_one_line_error(lit, unusual):
     run = lit("fit --model unusual.Recurrent --data unusual.Lengths --trainer.max_epochs=1").run
     assert "the file rejects a batch" in line_of_error(lit(f"export {run}"))
 
@@ -635,7 +635,7 @@ def test_an_iterable_dataset_starts_over(lit, unusual, data):
 
 
 @pytest.mark.parametrize("data", ["Stateful", "StatefulStream"])
-def test_a_stateful_dataloader_of_torchdata_resumes_to_the_bit(lit, unusual, monkeypatch, data):
+def test_a_stateful_dataloader_of_torchdata_resumes_bit_for_bit(lit, unusual, monkeypatch, data):
     # torch waits this long for a worker of an iterator that is garbage-collected. The default is 5 s.
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
     fit = f"fit --model metric_objects.Classifier --data unusual.{data}"
@@ -671,7 +671,7 @@ SCHEDULED = "{class_path: GradientAccumulationScheduler, init_args: {scheduling:
     (["--model=unusual.WithoutDropout"], 13),
     (["--model=unusual.WithoutDropout"], 0),
 ])  # fmt: skip
-def test_state_that_hooks_change_is_not_lost(lit, unusual, monkeypatch, options, batch):
+def test_resuming_restores_state_changed_by_hooks(lit, unusual, monkeypatch, options, batch):
     fit = "fit --data=metric_objects.Data --trainer.max_epochs=2 --trainer.log_every_n_steps=1"
     whole = lit(fit, options, "--run_name whole")
     assert whole.status == 0, whole.err
@@ -687,7 +687,7 @@ def test_state_that_hooks_change_is_not_lost(lit, unusual, monkeypatch, options,
 
 
 @pytest.mark.parametrize(("name", "steps"), [("Ending", 20), ("EndingWithin", 15)])
-def test_a_run_that_its_module_has_ended_stays_ended(lit, unusual, name, steps):
+def test_a_run_stopped_by_its_module_counts_as_finished(lit, unusual, name, steps):
     fit = f"fit --model unusual.{name} --data metric_objects.Data --trainer.max_epochs=4 --name a"
     run = lit(fit).run
     before = (run / "metrics.csv").read_text(), (run / "metrics.json").read_text()
@@ -707,7 +707,7 @@ def test_objects_that_are_defaults_need_no_config(lit, unusual):
 
 
 @pytest.mark.parametrize("options", ["", "--trainer.val_check_interval=5"])
-def test_an_interrupted_validation_can_be_turned_off(lit, monkeypatch, options):
+def test_resuming_from_an_interrupted_validation_can_disable_validation(lit, monkeypatch, options):
     fit = f"fit --model=metric_objects.Classifier --data=metric_objects.Data --trainer.max_epochs=2 {options}"
     with monkeypatch.context() as patch:
         at_call(patch, Classifier, "validation_step", 3, signal.SIGTERM)  # the first two are the sanity check
@@ -717,7 +717,7 @@ def test_an_interrupted_validation_can_be_turned_off(lit, monkeypatch, options):
     assert read(cut.run / "checkpoints" / "last.ckpt")["global_step"] == 20
 
 
-def test_a_checkpoint_may_omit_frozen_weights_of_a_module_that_says_so(lit, unusual):
+def test_checkpoints_may_omit_weights_if_strict_loading_is_false(lit, unusual):
     stop = "--trainer.callbacks+={class_path: test_plain.StopAfter, init_args: {batches: 14}}"
     run = lit("fit --data=metric_objects.Data --model=unusual.Frozen --trainer.max_epochs=2", [stop]).run
     assert lit(f"fit {run} --trainer.callbacks=null").status == 0
@@ -730,7 +730,7 @@ def test_a_checkpoint_may_omit_frozen_weights_of_a_module_that_says_so(lit, unus
     assert "of a different shape" in wider.err
 
 
-def test_a_hook_that_adds_a_parameter_group_gets_one_line(lit, unusual):
+def test_a_parameter_group_added_by_a_hook_prevents_resuming_but_not_forking(lit, unusual):
     stop = "--trainer.callbacks+={class_path: test_plain.StopAfter, init_args: {batches: 14}}"
     run = lit("fit --data=metric_objects.Data --model=unusual.Growing --trainer.max_epochs=2", [stop]).run
     resumed = lit(f"fit {run} --trainer.callbacks=null")
@@ -753,12 +753,12 @@ def test_a_stopped_run_does_not_wait_for_its_workers(unusual, workspace, number)
     assert child.wait(60) == 128 + number
 
 
-def test_the_learning_rate_of_a_module_without_a_config(lit):
+def test_lr_option_sets_the_learning_rate_without_a_config(lit):
     run = lit("fit --model metric_objects.Classifier --data metric_objects.Data --lr 0.5 --epochs 1").run
     assert yaml.safe_load((run / "config.yaml").read_text())["model"]["init_args"]["learning_rate"] == 0.5
 
 
-def test_data_of_a_module_can_be_loaded(lit):
+def test_load_data_supports_a_module_with_its_own_dataloaders(lit):
     run = RunDir(lit(command("own_loaders")).run)
     data = load_data(run, "fit")
     assert data.module.prepared
@@ -772,12 +772,12 @@ def test_data_or_dataloaders_are_needed(lit):
         assert message.startswith("error: Classifier has no dataloaders: set --data to a LightningDataModule")
 
 
-def test_without_a_validation_loss_a_line_says_how_to_keep_the_best_checkpoint(lit, unusual):
+def test_reports_that_no_best_checkpoint_is_kept_without_a_validation_loss(lit, unusual):
     result = lit("fit --model unusual.Quiet --data metric_objects.Data --epochs 2")
     assert result.out.count("no best checkpoint is kept, because no validation loss is logged") == 1
 
 
-def test_two_processes_predict_what_one_predicts(lit):
+def test_predictions_of_two_processes_match_one_process(lit):
     run = lit(command("first_example")).run
     assert lit(f"predict --run {run}").status == 0
     (file,) = (run / "predictions").glob("*.csv")

@@ -1,4 +1,4 @@
-"""Averaged weights on the command line: the test after training uses the saved checkpoint."""
+"""Weight averaging on the command line, and the test of the averaged weights after training."""
 
 import json
 
@@ -23,7 +23,7 @@ trainer:
 """
 
 
-def test_a_run_keeps_its_last_epochs_and_tests_their_mean(lit, workspace):
+def test_keep_last_saves_the_last_epochs_and_test_can_average_them(lit, workspace):
     workspace.joinpath("keep.yaml").write_text(KEEP)
     fit = lit(f"{QUICK} -c keep.yaml --trainer.max_epochs=3 --run_name=kept")
     assert fit.status == 0, fit.err
@@ -66,7 +66,7 @@ def test_complex_weights_are_averaged(tmp_path):
     assert (weight.dtype, weight.tolist()) == (torch.cfloat, [0.5 + 1j])
 
 
-def test_only_the_kept_epochs_are_averaged(tmp_path):
+def test_average_ignores_checkpoints_not_saved_by_keep_last(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "epoch=3-step=400.ckpt").touch()  # a file of Lightning's ModelCheckpoint
     with pytest.raises(RunError, match="no checkpoints to average: set keep_last"):
@@ -74,7 +74,7 @@ def test_only_the_kept_epochs_are_averaged(tmp_path):
 
 
 @pytest.mark.parametrize("overlay", ["ema", "swa"])
-def test_the_test_after_a_fit_is_the_test_of_its_run(lit, overlay, recwarn):
+def test_the_test_after_fit_matches_a_separate_test_of_the_run(lit, overlay, recwarn):
     # With a constant learning rate, the average and the last weights are very different.
     result = lit(
         f"fit -c configs/quickstart.yaml -c configs/overlays/{overlay}.yaml {TINY} --trainer.max_epochs=4",

@@ -1,4 +1,4 @@
-"""Checkpoint files are complete or absent, never execute code, and damaged files have a fallback."""
+"""Checkpoint files are complete or absent, never execute code, and are skipped if damaged."""
 
 import os
 import random
@@ -33,14 +33,14 @@ def truncate(path, share=0.6):
 
 @pytest.fixture
 def full_disk():
-    """Limit files to 20 kB, so that writing more fails in the middle of a file as on a full disk."""
+    """Limit files to 20 kB, so that larger writes fail midway as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_what_is_saved_is_read(tmp_path):
+def test_save_and_load_round_trip(tmp_path):
     path = save(tmp_path / "new" / "folder" / "a.ckpt")
     for loaded in (read(path), read(str(path)), SafeCheckpointIO().load_checkpoint(path)):
         assert loaded.keys() == content().keys()
@@ -49,7 +49,7 @@ def test_what_is_saved_is_read(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["a.ckpt"]
 
 
-def test_full_disk_leaves_the_old_file_and_no_other(tmp_path, full_disk):
+def test_a_full_disk_keeps_the_old_file_and_no_partial_file(tmp_path, full_disk):
     path = save(tmp_path / "last.ckpt", step=1)
     before = path.read_bytes()
     with pytest.raises(CheckpointError) as error:
@@ -78,7 +78,7 @@ def test_flipped_bytes_are_an_error_or_change_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("garbage", [b"", b"not a checkpoint", b"PK\x03\x04" + b"\0" * 100])
-def test_other_files_are_errors(tmp_path, garbage):
+def test_rejects_files_that_are_not_checkpoints(tmp_path, garbage):
     path = tmp_path / "a.ckpt"
     path.write_bytes(garbage)
     with pytest.raises(CheckpointError, match=r"a.ckpt is truncated or not a checkpoint"):
@@ -92,7 +92,7 @@ def test_missing_file_and_folder_are_errors(tmp_path):
         read(tmp_path)
 
 
-def test_an_intact_file_is_not_said_to_run_code(tmp_path):
+def test_an_invalid_map_location_is_not_reported_as_unsafe_content(tmp_path):
     torch.save(content(), tmp_path / "a.ckpt")
     with pytest.raises(CheckpointError, match=r"a.ckpt cannot be loaded: .*nowhere"):
         read(tmp_path / "a.ckpt", map_location="nowhere")
@@ -115,18 +115,18 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path, weights_only):
     with pytest.raises(CheckpointError, match=r"trap.ckpt was not loaded, because it contains objects"):
         SafeCheckpointIO().load_checkpoint(path, weights_only=weights_only)
     assert not marker.exists()
-    torch.load(path, weights_only=False)  # it would have run
+    torch.load(path, weights_only=False)  # without this protection, the code runs
     assert marker.exists()
 
 
-def test_by_age_sorts_by_step_and_leaves_out_the_damaged(tmp_path):
+def test_sort_by_age_orders_by_step_and_omits_damaged_files(tmp_path):
     for name, step in (("c", 3), ("a", 20), ("b", 100), ("last", 20)):
         save(tmp_path / f"{name}.ckpt", step)
     truncate(save(tmp_path / "d.ckpt", 500))
     assert [path.stem for path in sort_by_age(tmp_path.glob("*.ckpt"))] == ["b", "last", "a", "c"]
 
 
-def test_what_the_data_gave_is_known_for_the_task_and_its_net(tmp_path):
+def test_fill_linked_reads_values_from_task_and_net_hyperparameters(tmp_path):
     parameters = {"class_names": ["a", "b"], "net": {"init_args": {"num_classes": 2}}}
     torch.save({"hyper_parameters": parameters}, tmp_path / "x.ckpt")
     names = "class_names", "num_classes", "mean", "feature_names", "input_shape"

@@ -31,7 +31,7 @@ def test_resume_at_an_epoch_boundary_equals_the_uninterrupted_run(lit):
     assert len(json.loads((half.run / "provenance.json").read_text())) == 2
 
 
-def test_resuming_a_finished_run_changes_nothing_and_says_so(lit, trained):
+def test_resuming_a_finished_run_reports_nothing_to_do_and_changes_nothing(lit, trained):
     assert lit(f"test --run {trained}").status == 0
     before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
     result = lit(f"fit --run {trained} --data.eval_batch_size=7 --test_after_fit=true --trainer.limit_test_batches=1")
@@ -51,7 +51,7 @@ def test_resuming_a_finished_run_changes_nothing_and_says_so(lit, trained):
      "model.schedulers[0].scheduler.class_path was lit_engine.training.schedules.OneCycleLR"),
     ("--trainer.max_epochs=1", "max_epochs=1"),
 ])  # fmt: skip
-def test_a_resumed_run_that_is_refused_stays_as_it_was(lit, trained, change, expected):
+def test_a_rejected_resume_does_not_change_the_run(lit, trained, change, expected):
     """Lightning would silently restore the checkpoint's optimizer."""
     config, entries = ((trained / name).read_text() for name in ("config.yaml", "provenance.json"))
     result = lit(["fit", "--run", str(trained), *shlex.split(change)])
@@ -63,7 +63,7 @@ def test_a_resumed_run_that_is_refused_stays_as_it_was(lit, trained, change, exp
     assert lit(f"fit --run {trained}").status == 0
 
 
-def test_what_only_looks_leaves_a_run_as_it_was(lit, trained, capfd):
+def test_read_only_commands_do_not_change_a_run(lit, trained, capfd):
     config, entries = ((trained / name).read_text() for name in ("config.yaml", "provenance.json"))
     assert lit(f"fit --run {trained} --plot_lr=true --data.batch_size=64").status == 0
     with pytest.raises(SystemExit):
@@ -84,8 +84,8 @@ def test_warm_start_loads_weights_only_into_a_new_run(lit, trained):
     assert same_weights(mine["state_dict"], best)
 
 
-def test_a_run_that_ended_within_an_epoch_goes_on_with_the_rest_of_it(lit):
-    """There are fourteen batches per epoch. Five steps end within the first epoch, and 20 within the second."""
+def test_a_run_stopped_mid_epoch_resumes_with_the_rest_of_the_epoch(lit):
+    """Each epoch has 13 batches, so 5 steps end within the first epoch, and 20 within the second."""
     options = "-c configs/quickstart.yaml --model.schedulers=null --data.batch_size=100 --test_after_fit=false"
     whole = lit(f"fit {options} --trainer.max_steps=31 --run_name=whole")
     cut = lit(f"fit {options} --trainer.max_steps=5 --run_name=cut")

@@ -25,7 +25,7 @@ def test_run_is_named_after_config_and_time_and_printed_once(lit):
     assert re.fullmatch(r"runs/quickstart/\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", str(result.run))
 
 
-def test_saved_config_repeats_the_run_in_a_directory_of_its_own(lit, trained):
+def test_saved_config_reproduces_the_run_in_a_new_directory(lit, trained):
     before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
     refused = lit(f"fit -c {trained}/config.yaml --run_name={trained.name}")
     assert refused.status == 2
@@ -39,7 +39,7 @@ def test_saved_config_repeats_the_run_in_a_directory_of_its_own(lit, trained):
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
 
 
-def test_metrics_and_provenance(trained):
+def test_a_run_records_metrics_and_provenance(trained):
     metrics = json.loads((trained / "metrics.json").read_text())
     assert metrics["fit"]["epochs"] == 3
     assert metrics["fit"]["steps"] == 3 * 10
@@ -56,7 +56,7 @@ def test_metrics_and_provenance(trained):
     assert {"time", "command", "git", "versions", "host", "devices"} <= set(entry)
 
 
-def test_a_smoke_test_leaves_no_run_and_its_name_free(lit):
+def test_fast_dev_run_creates_no_run_and_keeps_the_name_available(lit):
     command = f"fit -c configs/quickstart.yaml {TINY} --run_name=tried"
     result = lit(f"{command} --trainer.fast_dev_run=true")
     assert result.status == 0, result.err
@@ -64,7 +64,7 @@ def test_a_smoke_test_leaves_no_run_and_its_name_free(lit):
     assert lit(f"{command} --trainer.max_epochs=1").status == 0
 
 
-def test_an_epoch_that_was_not_validated_has_no_numbers_of_it(lit):
+def test_an_epoch_without_validation_reports_no_validation_metrics(lit):
     options = "--model.schedulers=null --trainer.max_epochs=-1 --trainer.max_steps=15"
     result = lit(f"fit -c configs/quickstart.yaml {TINY} {options}")
     assert result.status == 0, result.err
@@ -76,7 +76,7 @@ def test_an_epoch_that_was_not_validated_has_no_numbers_of_it(lit):
     assert "best val/loss" in metrics
 
 
-def test_an_evaluation_says_which_checkpoint_it_is_of_and_what_was_different_in_training(lit, trained, monkeypatch):
+def test_an_evaluation_reports_its_checkpoint_and_changes_since_training(lit, trained, monkeypatch):
     from toy.data import Digits
 
     best = next((trained / "checkpoints").glob("best*.ckpt"))
@@ -101,7 +101,7 @@ def test_an_evaluation_says_which_checkpoint_it_is_of_and_what_was_different_in_
     monkeypatch.undo()
 
 
-def test_a_best_checkpoint_that_is_gone_is_missed(lit, trained):
+def test_warns_and_uses_the_last_checkpoint_if_the_best_is_missing(lit, trained):
     best = next((trained / "checkpoints").glob("best*.ckpt"))
     best.unlink()
     result = lit(f"test --run {trained}")
@@ -110,7 +110,7 @@ def test_a_best_checkpoint_that_is_gone_is_missed(lit, trained):
     assert f"checkpoint: {trained}/checkpoints/last.ckpt\n" in result.out
 
 
-def test_a_folder_of_runs_in_the_home_folder_is_one(lit, monkeypatch, tmp_path):
+def test_runs_dir_and_run_expand_a_tilde_to_the_home_folder(lit, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))  # a shell does not expand ~ after =
     fit = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --runs_dir=~/runs --run_name=mine")
     run = tmp_path / "home" / "runs" / "quickstart" / "mine"
@@ -161,7 +161,7 @@ def test_predict_on_a_folder_of_images(lit, trained, workspace):
 
 
 @pytest.mark.parametrize(("command", "kind"), [("predict", "best"), ("test", "best"), ("fit", "last")])
-def test_a_command_reads_one_checkpoint_once(lit, trained, monkeypatch, command, kind):
+def test_each_command_loads_exactly_one_checkpoint(lit, trained, monkeypatch, command, kind):
     files, load = [], torch.load
     monkeypatch.setattr(torch, "load", lambda file, **options: files.append(Path(file).name) or load(file, **options))
     more = "--trainer.max_epochs=4 --model.schedulers=null --test_after_fit=false" if command == "fit" else ""
@@ -169,7 +169,7 @@ def test_a_command_reads_one_checkpoint_once(lit, trained, monkeypatch, command,
     assert [name.partition("-")[0].partition(".")[0] for name in files] == [kind]
 
 
-def test_processes_load_the_images_to_predict_on(tmp_path):
+def test_num_workers_and_pin_memory_apply_to_prediction_images(tmp_path):
     Image.new("L", (4, 4)).save(tmp_path / "a.png")
     data = DatasetImages(class_names=["a", "b"], num_workers=2, pin_memory=True)
     data.predict_from(tmp_path)
@@ -192,14 +192,14 @@ def test_batches_are_pinned_for_cuda(tensors, option, device, pins):
     assert (workers is not None and workers.pin_memory) == pins
 
 
-def test_numbers_that_slow_down_a_cpu_become_zero(lit, trained):
+def test_denormal_numbers_are_flushed_to_zero(lit, trained):
     torch.set_flush_denormal(False)
     assert torch.tensor(1e-39).mul(1.0) > 0
     assert lit(f"validate --run {trained}").status == 0
     assert torch.tensor(1e-39).mul(1.0) == 0
 
 
-def test_a_checkpoint_alone_predicts(lit, trained):
+def test_a_checkpoint_is_sufficient_for_prediction(lit, trained):
     """The checkpoint contains class names and normalization, so Python code needs nothing else from the run."""
     from toy.data import Digits
     from toy.tasks import ImageClassifier
@@ -216,7 +216,7 @@ def test_a_checkpoint_alone_predicts(lit, trained):
     assert probabilities.tolist() == pytest.approx([float(row["probability"]) for row in rows], abs=1e-6)
 
 
-def test_the_best_checkpoint_may_be_that_of_lightnings_own_callback(lit):
+def test_lightnings_model_checkpoint_can_select_the_best_checkpoint(lit):
     callback = "[{class_path: lightning.pytorch.callbacks.ModelCheckpoint, init_args: {monitor: val/loss, mode: max}}]"
     result = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3", ["--trainer.callbacks", callback])
     assert result.status == 0, result.err

@@ -1,4 +1,4 @@
-"""Tests what `fit --fork` continues, changes and drops. The parent run stays as it was."""
+"""Tests what `fit --fork` continues, changes and drops, without changing the parent run."""
 
 import csv
 import json
@@ -16,7 +16,7 @@ from lit_engine.checkpoints.io import read
 from lit_engine.tools.runs.reading import Run
 from toy.tasks import ImageClassifier
 
-# Ten steps per epoch, with all epochs kept.
+# Each epoch has ten steps, and the checkpoints of all epochs are kept.
 BASE = f"-c configs/quickstart.yaml {TINY} --test_after_fit=false --trainer.log_every_n_steps=1"
 KEEP = ("--trainer.callbacks", "[{class_path: Checkpoint, init_args: {monitor: val/loss, mode: min, keep_last: 9}}]")
 CONSTANT = "--model.schedulers=null"
@@ -77,12 +77,12 @@ def test_a_fork_of_the_best_checkpoint_repeats_the_rest_of_its_parent(lit, more)
     child = fork(lit, f"{parent}@best").run
     assert json.loads((child / "provenance.json").read_text())[0]["fork"]["checkpoint"] == "best-epoch000.ckpt"
     assert differences(parent, child) == []
-    # a different schedule has made the same number of steps
+    # a different schedule is advanced by the same number of steps
     other = [f"--model.schedulers=[{{scheduler: {STEP.replace('0.5', '0.1')}, interval: epoch}}]"]
     assert rates(fork(lit, f"{parent}@best", other, name="other").run, 10) == rates(fit(lit, options, other), 10)
 
 
-def test_a_new_rate_and_length_move_the_schedule_to_the_position(lit):
+def test_a_fork_with_a_new_lr_and_length_advances_the_schedule_to_its_step(lit):
     parent = fit(lit, "--epochs 2 --name parent")
     before = files(parent)
     result = fork(lit, parent, "--lr 0.001 --epochs 5")
@@ -128,7 +128,7 @@ def test_the_batch_size_can_change_after_an_epoch_of_limited_length(lit, checkpo
     assert read(child / "checkpoints" / "last.ckpt")["global_step"] == 6
 
 
-def test_weight_decay_alone_keeps_the_schedule(lit):
+def test_changing_only_weight_decay_keeps_the_schedule(lit):
     parent = fit(lit, "--epochs 3 --model.schedulers", [PLATEAU])
     reached = float(rates(parent)[-1])
     assert reached < 0.004
@@ -198,7 +198,7 @@ def test_state_that_does_not_fit_is_dropped_with_a_message(lit, change, message)
     assert steps <= {10.0}
 
 
-def test_the_best_checkpoint_and_early_stopping_start_anew(lit):
+def test_a_fork_resets_the_best_checkpoint_and_early_stopping(lit):
     stop = "[{class_path: EarlyStopping, init_args: {monitor: val/loss, mode: max, patience: 1}}]"
     parent = fit(lit, "--epochs 9", CONSTANT, ["--trainer.callbacks+", stop])
     assert len(rows(parent)) < 60
@@ -260,7 +260,7 @@ def test_resume_continues_a_fork_that_exists(lit):
     ("--fork RUN --epochs 3", "after 3 epochs (30 steps): increase --epochs"),
     ("--fork RUN@2 --epochs 2", "after 3 epochs (30 steps): increase --epochs"),
 ])  # fmt: skip
-def test_mistakes_are_explained_and_leave_no_run(lit, trained, words, message):
+def test_mistakes_are_explained_and_create_no_run(lit, trained, words, message):
     before = files(Path("runs"))
     result = lit(f"fit {words.replace('RUN', str(trained))}")
     assert result.status == 2
@@ -279,7 +279,7 @@ def test_a_checkpoint_with_weights_only_cannot_be_forked(lit, trained):
     assert f"{last} contains only weights: use --init_from" in result.err
 
 
-def test_the_printed_config_is_that_of_the_fork(lit, trained, capfd):
+def test_print_config_prints_the_config_of_the_fork(lit, trained, capfd):
     with pytest.raises(SystemExit):
         lit(f"fit --fork {trained} --epochs 9 --print_config")
     config = yaml.safe_load(capfd.readouterr().out)

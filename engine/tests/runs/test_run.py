@@ -45,7 +45,7 @@ def test_advice_if_no_run_can_be_created(tmp_path):
         RunDir.create(tmp_path / "file", "example", None)
 
 
-def test_open_on_what_is_no_run_is_an_error(tmp_path, run):
+def test_open_rejects_paths_that_are_not_runs(tmp_path, run):
     with pytest.raises(RunError, match="no such run directory"):
         RunDir.open(run.config_file)
     with pytest.raises(RunError, match=f"did you mean {run.path.name}"):
@@ -56,14 +56,14 @@ def test_open_on_what_is_no_run_is_an_error(tmp_path, run):
     assert str(run.path) in str(error.value)
 
 
-def test_best_of_several_without_a_state_is_the_newest(run):
+def test_chooses_the_latest_best_checkpoint_without_a_saved_state(run):
     for epoch in (3, 4, 5):
         save(run, f"best-epoch00{epoch}.ckpt", 10 * epoch)
     assert choose_checkpoint(run).name == "best-epoch005.ckpt"
 
 
 @pytest.mark.parametrize("names", [("best-epoch003.ckpt", "best-epoch004.ckpt"), ("epoch=3.ckpt", "epoch=4.ckpt")])
-def test_best_is_what_the_newest_checkpoint_says_whatever_was_recorded_before(run, names):
+def test_state_in_the_last_checkpoint_overrides_the_recorded_best_checkpoint(run, names):
     """The run may have been moved, may have been extended and then killed, or may use one of Lightning's callbacks."""
     for step, name in enumerate(names):
         save(run, name, step)
@@ -97,7 +97,7 @@ def test_provenance_is_appended(run):
 
 @pytest.fixture
 def git(tmp_path, monkeypatch):
-    """A function that runs git in the repository `code`, which has one commit."""
+    """Return a function that runs git in the repository `code`, which has one commit."""
     for name in ("GIT_AUTHOR", "GIT_COMMITTER"):
         monkeypatch.setenv(f"{name}_NAME", "a")
         monkeypatch.setenv(f"{name}_EMAIL", "a@b.c")
@@ -115,7 +115,7 @@ def git(tmp_path, monkeypatch):
     return git
 
 
-def test_git_state_knows_commit_and_changes(tmp_path, git):
+def test_git_state_reports_commit_and_uncommitted_changes(tmp_path, git):
     assert read_git_state(tmp_path) is None
     commit = git("rev-parse", "HEAD")
     assert read_git_state(tmp_path / "code") == {"commit": commit, "dirty": False}
@@ -135,8 +135,8 @@ def tree(folder):
     return {file.relative_to(folder): file.read_bytes() for file in files}
 
 
-def test_a_patch_makes_a_clone_the_code_that_ran(tmp_path, git, monkeypatch):
-    """Includes changed, removed, binary and new source files, staged or not. Other new files are only listed."""
+def test_the_patch_reproduces_the_code_that_ran_in_a_clone(tmp_path, git, monkeypatch):
+    """The patch includes changed, removed, binary and new source files, staged or not, and lists other new files."""
     code, clone = tmp_path / "code", tmp_path / "clone"
     (code / "a.py").write_text("a = 2\r\n")
     (code / "b\xe9 c.py").write_bytes(b"\xe9\xe8")
@@ -178,7 +178,7 @@ def test_a_run_keeps_the_patch_of_each_fit(run, monkeypatch):
     assert [entry.get("patch") for entry in run.entries()] == [["a.py"], ["b.py"], None]
 
 
-def test_numbers_of_predictions_are_numbers(run):
+def test_numeric_prediction_columns_are_parsed_as_numbers(run):
     table = 'index,class_name,score,target,size\n0,"7, or 1",0.5,1.5,1_2\n1,8,2,,3_4\n'
     write_text(run.path / "predictions" / "new.csv", table)
     first = {"index": 0, "class_name": "7, or 1", "score": 0.5, "target": 1.5, "size": "1_2"}
@@ -188,7 +188,7 @@ def test_numbers_of_predictions_are_numbers(run):
         run.predictions()
 
 
-def test_a_run_gives_its_task_data_predictions_and_figures(lit, trained):
+def test_task_data_predictions_and_figures_of_a_run_can_be_loaded(lit, trained):
     assert lit(f"predict --run {trained}").status == 0
     run = RunDir.latest("runs")
     task, data, rows = load_model(run), load_data(run), run.predictions()
@@ -204,11 +204,11 @@ def test_a_run_gives_its_task_data_predictions_and_figures(lit, trained):
 @pytest.mark.parametrize(("value", "text"), [
     (0.98765, "0.9877"), (-12.5, "-12.5000"), (40887.3711, "40887.37"), (2357217792.0, "2.357218e+09"),
 ])  # fmt: skip
-def test_metrics_are_told_with_no_more_digits_than_they_have(value, text):
+def test_metrics_are_printed_with_at_most_seven_significant_digits(value, text):
     assert join_metrics({"val/loss": value}, None) == f"val/loss {text}"
 
 
-def test_names_of_metrics_may_contain_any_line_separator(run):
+def test_metric_names_may_contain_unicode_line_separators(run):
     (run.path / "metrics.csv").write_text("step,val/class_accuracy/a\u2028b\n3,0.5\n4,0.", encoding="utf-8")
     assert run.history() == (
         ["step", "val/class_accuracy/a\u2028b"],

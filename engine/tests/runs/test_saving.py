@@ -1,4 +1,4 @@
-"""Saving within an epoch, and one command for every launch, so that an interrupted run loses nothing."""
+"""Mid-epoch saving and `--resume`, so that an interrupted run loses nothing."""
 
 import json
 import os
@@ -27,9 +27,7 @@ EVERY_STEP = "'--trainer.callbacks=[{class_path: Checkpoint, init_args: {every_n
 @pytest.mark.parametrize(
     ("processes", "batches", "waits"), [(2, [float("inf")], 0), (2, [3], 1), (1, [float("inf")], 1)]
 )
-def test_processes_with_unknown_numbers_of_validation_batches_do_not_wait_for_each_other(
-    monkeypatch, processes, batches, waits
-):
+def test_processes_do_not_synchronize_in_validation_of_unknown_length(monkeypatch, processes, batches, waits):
     asked = []
     monkeypatch.setattr(Saver, "_agree", lambda self, trainer: asked.append(1) or (0, False))
     trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), world_size=processes, num_val_batches=batches)
@@ -38,7 +36,7 @@ def test_processes_with_unknown_numbers_of_validation_batches_do_not_wait_for_ea
 
 
 @pytest.mark.parametrize("hook", ["training_step", "validation_step"])
-def test_an_error_says_where_and_the_run_goes_on_from_its_last_save(lit, monkeypatch, hook):
+def test_an_error_reports_its_position_and_the_run_resumes_from_its_last_save(lit, monkeypatch, hook):
     """The micro-batches since the last save are repeated."""
     options = f"{FIT} --trainer.accumulate_grad_batches=3 -c configs/overlays/ema.yaml"
     whole = lit(f"{options} --run_name=whole")
@@ -55,13 +53,13 @@ def test_an_error_says_where_and_the_run_goes_on_from_its_last_save(lit, monkeyp
     assert differences(whole.run, cut) == []
 
 
-def test_batch_norm_on_a_batch_of_one_sample_says_what_helps(lit):
+def test_a_batch_norm_error_for_a_single_sample_suggests_drop_last(lit):
     with pytest.raises(ValueError, match="more than 1 value per channel") as error:
         lit(f"{FIT} --model.net.norm=batch --data.batch_size=1")
     assert "--data.drop_last=true" in error.value.__notes__[1]
 
 
-def test_a_schedule_of_accumulation_goes_on_within_an_epoch(lit, monkeypatch):
+def test_an_accumulation_schedule_resumes_mid_epoch(lit, monkeypatch):
     name = "lightning.pytorch.callbacks.GradientAccumulationScheduler"
     scheduled = f"--trainer.callbacks+=[{{class_path: {name}, init_args: {{scheduling: {{0: 1, 1: 3}}}}}}]"
     command = [*FIT.split(), scheduled, "--run_name"]
@@ -75,14 +73,14 @@ def test_a_schedule_of_accumulation_goes_on_within_an_epoch(lit, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", ["", "--seed_everything=true"])  # a random seed is drawn only once
-def test_one_command_for_every_launch(lit, monkeypatch, seed):
+def test_the_same_command_with_resume_starts_and_resumes_a_run(lit, monkeypatch, seed):
     command = f"{FIT} {seed} --run_name=mine --resume"
     with monkeypatch.context() as patch:
         at_call(patch, ImageClassifier, "training_step", 3, signal.SIGUSR1)
         assert lit(command).status == 128 + signal.SIGUSR1
     second = lit(command)
     pages = [second.run / "index.html", second.run / "README.md"]
-    for page in pages:  # as if it was killed before writing them
+    for page in pages:  # as if the run had been killed before writing them
         page.unlink()
     third = lit(command)
     assert all(page.exists() for page in pages)
@@ -98,14 +96,14 @@ def test_one_command_for_every_launch(lit, monkeypatch, seed):
     assert "set --name" in lit(f"{FIT} --resume").err
 
 
-def test_the_latest_run_of_a_config(lit, trained):
+def test_latest_selects_the_latest_run_overall_or_of_a_config(lit, trained):
     first = lit("test --run latest")
     assert (first.status, first.run) == (0, trained)
     for name in ("other", "unused"):
         shutil.copy("configs/quickstart.yaml", f"configs/{name}.yaml")
     fit = "fit -c configs/other.yaml -c configs/overlays/debug.yaml"
     newer = lit(f"{fit} --test_after_fit=false")
-    assert lit(f"{fit} --plot_lr=true").status == 0  # leaves only a figure
+    assert lit(f"{fit} --plot_lr=true").status == 0  # creates only a figure
     (trained / "config.yaml").touch()  # like copying a run
     assert lit("validate --run latest").run == newer.run
     assert RunDir.open("latest").path == newer.run
@@ -116,7 +114,7 @@ def test_the_latest_run_of_a_config(lit, trained):
     assert "there is no run in runs/unused" in nothing.err
 
 
-def test_a_run_made_by_other_versions_says_so(lit, trained):
+def test_resuming_a_run_reports_changed_package_versions(lit, trained):
     file = trained / "provenance.json"
     entries = json.loads(file.read_text())
     entries[-1]["versions"]["torch"] = "1.13"
@@ -128,7 +126,7 @@ def test_a_run_made_by_other_versions_says_so(lit, trained):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_signal_to_any_of_two_processes_ends_both_after_the_same_step(tmp_path):
+def test_a_signal_to_one_of_two_processes_stops_both(tmp_path):
     port, processes = str(free_port()), []
     words = FIT.replace("configs/", f"{TOY}/configs/").replace("max_epochs=2", "max_epochs=3000").split()
     words += ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp", "--run_name=both"]
@@ -150,7 +148,7 @@ def test_a_signal_to_any_of_two_processes_ends_both_after_the_same_step(tmp_path
     assert "interrupted; continue with" in (tmp_path / "0.log").read_text()
 
 
-def test_within_an_epoch_the_samples_of_a_step_stay_as_many(lit, monkeypatch):
+def test_samples_per_step_stay_constant_within_an_epoch(lit, monkeypatch):
     """Different batches or a different number of processes would skip or repeat samples."""
     with monkeypatch.context() as patch:
         at_call(patch, ImageClassifier, "training_step", 3, signal.SIGTERM)

@@ -50,7 +50,7 @@ def test_a_signal_ends_a_run_after_its_step_and_nothing_is_lost(lit, monkeypatch
     assert same_weights(read(last)["state_dict"], read(whole.run / "checkpoints" / "last.ckpt")["state_dict"])
 
 
-def test_a_signal_leaves_a_validation_which_is_repeated(lit, monkeypatch):
+def test_a_signal_interrupts_validation_and_resuming_repeats_it(lit, monkeypatch):
     whole = lit(f"fit {OPTIONS} --run_name=whole")
     with monkeypatch.context() as patch:
         # The first two calls are the sanity check.
@@ -67,13 +67,13 @@ def test_a_signal_leaves_a_validation_which_is_repeated(lit, monkeypatch):
     assert [path.name for path in last.parent.glob("best*")] == [p.name for p in whole.run.glob("checkpoints/best*")]
 
 
-def test_a_signal_in_the_look_ahead_leaves_no_run(lit, monkeypatch, workspace):
+def test_a_signal_during_the_sanity_check_creates_no_run(lit, monkeypatch, workspace):
     at_call(monkeypatch, ImageClassifier, "validation_step", 1, signal.SIGTERM)
     assert lit(f"fit {OPTIONS}").status == 143
     assert not (workspace / "runs" / "quickstart").exists()
 
 
-def test_a_signal_while_the_last_figures_are_drawn_leaves_the_test(lit, monkeypatch):
+def test_a_signal_while_drawing_the_last_figures_defers_the_test_to_resume(lit, monkeypatch):
     from lit_engine.callbacks import figures
 
     at_call(monkeypatch, figures, "save_figure", 2, signal.SIGTERM)
@@ -107,7 +107,7 @@ class Signalled(Dataset):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_processes_that_load_batches_leave_signals_to_the_one_that_trains(number):
+def test_dataloader_workers_ignore_signals(number):
     signals, dataset = Signals(), Signalled(number)
     signals.install()
     try:
@@ -127,7 +127,7 @@ def test_a_second_ctrl_c_does_not_wait(lit, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_shell_is_told_and_an_agent_of_wandb_is_told_so_that_it_goes_on(workspace):
+def test_a_stopped_wandb_trial_is_terminated_by_the_signal(workspace):
     """If SIGTERM ends the process, the agent does not count a stopped trial as failed. Shells also report 143."""
     process = subprocess.Popen(
         [sys.executable, "-m", "toy", "fit", *OPTIONS.split(), "--run_name=ended", "--trainer.max_epochs=2000"],

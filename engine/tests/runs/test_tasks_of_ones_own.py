@@ -1,4 +1,4 @@
-"""Subclasses of a task: one that forwards its arguments, one that counts, one that skips batches."""
+"""Subclasses of a task that forward arguments, add metrics, skip batches or draw random numbers."""
 
 import json
 import signal
@@ -23,7 +23,7 @@ class Mine(ImageClassifier):
 """
 
 
-def test_its_checkpoint_keeps_what_the_data_gave(lit, workspace, monkeypatch):
+def test_a_subclass_checkpoint_stores_values_from_the_data_module(lit, workspace, monkeypatch):
     (workspace / "passes_on.py").write_text(MINE)
     monkeypatch.syspath_prepend(workspace)
     run = lit(
@@ -85,7 +85,7 @@ class TwiceInTraining(ImageClassifier):
 """
 
 
-def test_a_subclass_adds_sums_and_counts_no_batch_twice(lit, workspace, monkeypatch):
+def test_a_subclass_can_add_sums_but_not_count_a_batch_twice(lit, workspace, monkeypatch):
     (workspace / "counting.py").write_text(COUNTS)
     monkeypatch.syspath_prepend(workspace)
     fit = f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --test_after_fit=true"
@@ -149,7 +149,7 @@ class Random(ImageClassifier):
 """
 
 
-def test_random_numbers_and_logged_values_of_a_resumed_task_are_exact(lit, workspace, monkeypatch):
+def test_resuming_restores_random_states_and_logged_values_exactly(lit, workspace, monkeypatch):
     (workspace / "drawing.py").write_text(RANDOM)
     monkeypatch.syspath_prepend(workspace)
     fit = f"fit -c configs/quickstart.yaml {TINY} --model=drawing.Random --test_after_fit=false"

@@ -21,7 +21,7 @@ def save(model, path):
     return path
 
 
-def test_what_fits_is_loaded_and_the_rest_is_named_and_keeps_its_weights(tmp_path):
+def test_matching_weights_are_loaded_and_others_are_reported_and_unchanged(tmp_path):
     old, new = net(classes=3), net(classes=5)
     before = {name: value.clone() for name, value in new.state_dict().items()}
     head, body = ["layers.3.weight", "layers.3.bias"], ["layers.1.weight", "layers.1.bias"]
@@ -34,15 +34,15 @@ def test_what_fits_is_loaded_and_the_rest_is_named_and_keeps_its_weights(tmp_pat
         warm_start(net(classes=5), tmp_path / "a.ckpt", strict=True)
 
 
-def test_missing_and_unexpected_are_named():
+def test_missing_and_unexpected_weights_are_listed():
     old = nn.ModuleDict({"body": nn.Linear(2, 3), "old": nn.Linear(3, 1)})
     new = nn.ModuleDict({"body": nn.Linear(2, 3), "new": nn.Linear(3, 1, bias=False)})
     lines = str(match(new, old.state_dict())).splitlines()
     assert lines == ["  loaded: 2", "  missing: 1 (new.weight)", "  unexpected: 2 (old.weight, old.bias)"]
 
 
-def test_counts_of_batches_are_not_missed(tmp_path):
-    """Norms in old files have no batch counts."""
+def test_missing_batch_counts_of_norm_layers_are_not_reported(tmp_path):
+    """Batch norms in old checkpoints have no batch counts."""
     old = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     state = {name: value for name, value in old.state_dict().items() if "num_batches" not in name}
     state["1.running_mean"] = torch.tensor([1.0, 2.0, 3.0])
@@ -76,7 +76,7 @@ def config(options, **more):
 
 
 @pytest.mark.parametrize(("before", "now"), [({}, {"weight_decay": 0.5}), ({"weight_decay": 0.5}, {"lr": 1.0})])
-def test_a_resume_notices_options_that_were_added_or_removed(tmp_path, before, now):
+def test_resume_detects_added_or_removed_options(tmp_path, before, now):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config(before)))
     with pytest.raises(UserError, match=r"model.parameter_groups.groups\[0\].options.weight_decay was (None|0.5) and"):
         check_kept(tmp_path, config(now))

@@ -1,4 +1,4 @@
-"""Fixtures of sweeps whose trials run `fake_fit.py`, which test sampling, running and reporting without training."""
+"""Fixtures for testing sweeps without training: trials run `fake_fit.py` instead of `fit`."""
 
 import sys
 import threading

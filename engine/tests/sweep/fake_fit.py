@@ -1,6 +1,6 @@
 """Replacement for `toy fit` in tests of sweeps, which writes the files of a run without training.
 
-Values of the trial: `curve` (the metric by epoch), `name` of the metric, `pause` (seconds per epoch), `fail`, `kill` (a
+Values of the trial: `curve` (metric per epoch), `name` of the metric, `pause` (seconds per epoch), `fail`, `kill` (a
 list of epochs after which the process is killed). It locks the run like `fit`, and resumes after its last epoch.
 """
 

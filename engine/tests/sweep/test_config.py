@@ -37,12 +37,12 @@ def test_macros(read, macro):
     assert found == ["fit", "-c", "x.yaml", *words.get(macro, ["--a=null", "--b=[1]", "--c=x"])]
 
 
-def test_what_starts_the_program_is_left_out(read):
+def test_macros_that_start_the_program_are_removed(read):
     command = ["${env}", "${interpreter}", "${program}", "fit", "-c", "x.yaml", "${args}"]
     assert read(command=command, program="bin/toy").command == ["fit", "-c", "x.yaml", "${args}"]
 
 
-def test_overrides_stand_before_the_drawn_values(read):
+def test_overrides_precede_the_sampled_values(read):
     overrides = ["--config=overlay.yaml", "--trainer.max_epochs=2"]
     read(command=["toy", "fit", "-c", "x.yaml", "-c", "${args_json_file}", "--data.seed=1"])
     with_overrides = SweepConfig.read(read.file, overrides)
@@ -53,7 +53,7 @@ def test_overrides_stand_before_the_drawn_values(read):
 @pytest.mark.parametrize("option", ["--model.net=MLP", "--model.init_args.net.width=4", "--model.net.layers+=[3]"])
 def test_a_drawn_value_cannot_be_overridden(read, option):
     read(parameters={"model.init_args.net": {"value": "CNN"}, "model.lr": {"value": 0.1}})
-    SweepConfig.read(read.file, ["--model=Classifier", "--model.network=1"])  # on which sampled values are set
+    SweepConfig.read(read.file, ["--model=Classifier", "--model.network=1"])  # a parent and a similar name may be set
     with pytest.raises(UserError, match=r"cannot be set, because the sweep varies model\.init_args\.net$"):
         SweepConfig.read(read.file, [option])
 
@@ -86,7 +86,7 @@ def test_examples_show_every_value(read):
         ({"command": ["toy", "fit", "${args_no_hyphens}"]}, "got the macros ['${args_no_hyphens}']"),
     ],
 )
-def test_mistakes_are_named(read, changes, message):
+def test_invalid_sweeps_report_the_wrong_key(read, changes, message):
     with pytest.raises(UserError) as error:
         read(**changes)
     assert message in str(error.value)
@@ -100,7 +100,7 @@ def test_mistakes_are_named(read, changes, message):
         ("- 1", "the file needs method, metric, parameters and command"),
     ],
 )
-def test_a_file_that_is_none(tmp_path, text, message):
+def test_rejects_unreadable_or_invalid_sweep_files(tmp_path, text, message):
     if text is not None:
         (tmp_path / "bad.yaml").write_text(text)
     with pytest.raises(UserError, match=message):

@@ -1,4 +1,4 @@
-"""A sweep on two machines: two folders with one study in a real PostgreSQL database, and trials that are real fits."""
+"""A sweep on two machines: two folders share one study in a real PostgreSQL database, and trials are real fits."""
 
 import csv
 import os
@@ -99,7 +99,7 @@ class Machine:
             return list(csv.DictReader(file)), made.stdout
 
 
-def test_two_machines_share_the_trials_and_one_takes_those_of_the_other_that_is_lost(tmp_path, url):
+def test_two_machines_share_trials_and_one_takes_over_from_a_lost_machine(tmp_path, url):
     machines = lost, other = [Machine(tmp_path / name, url) for name in ("lost", "other")]
     try:
         number = lost.kill()

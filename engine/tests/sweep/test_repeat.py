@@ -1,4 +1,4 @@
-"""`repeat` performs the same runs as `fit`, computes mean and standard deviation, and can be continued after a stop."""
+"""`repeat` performs the same runs as `fit`, computes mean and standard deviation, and continues if interrupted."""
 
 import csv
 import json
@@ -58,7 +58,7 @@ def metrics(run, section="test"):
     return {k: v for k, v in json.loads((run / "metrics.json").read_text())[section].items() if k.startswith("test/")}
 
 
-def test_runs_are_those_of_fit_by_hand_and_go_on_where_they_stopped(lit, inline):
+def test_runs_match_individual_fits_and_continue_after_an_interruption(lit, inline):
     def stopped(workers):
         workers.status = 128 + signal.SIGINT  # like Ctrl-C
         return workers.status
@@ -105,7 +105,7 @@ def test_runs_are_those_of_fit_by_hand_and_go_on_where_they_stopped(lit, inline)
     )  # fmt: skip
 
 
-def test_a_run_that_fails_is_in_no_mean_and_tried_again(lit, inline):
+def test_failed_runs_are_excluded_from_the_mean_and_retried(lit, inline):
     def broken(workers):
         with (workers.folder / "logs" / "0001.log").open("a") as log:
             log.write("error: no memory\nrun: mine/x\n")
@@ -131,7 +131,7 @@ def test_a_run_that_fails_is_in_no_mean_and_tried_again(lit, inline):
     assert summary("mine")["metrics"]["test/accuracy"]["n"] == 2
 
 
-def test_without_a_metric_to_choose_by_the_last_checkpoint_is_tested(lit, inline):
+def test_without_a_monitor_the_last_checkpoint_is_tested(lit, inline):
     told = lit(f"repeat {QUICK} --trainer.callbacks=Checkpoint --trainer.max_epochs=2 --seeds 1")
     assert "seed 1 finished: epoch 2\n" in told.out
     run = Path("repeats/quickstart/quickstart/seed-1")
@@ -141,7 +141,7 @@ def test_without_a_metric_to_choose_by_the_last_checkpoint_is_tested(lit, inline
     assert metrics(run) == tested
 
 
-def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline, monkeypatch):
+def test_sample_averaged_metrics_are_also_pooled_over_folds(lit, inline, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["toy", "repeat", "as typed"])
     result = lit(f"repeat {QUICK} --model.metrics=[MulticlassF1Score] --folds 3")
     assert result.status == 0, result.err
@@ -173,7 +173,7 @@ def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline, monkeypatch)
     assert told["command"] == "toy repeat 'as typed'"
 
 
-def test_a_column_of_the_data_named_fold_or_seed_is_kept(tmp_path, monkeypatch):
+def test_data_columns_named_fold_or_seed_get_a_prefix(tmp_path, monkeypatch):
     monkeypatch.setattr(repeat, "_test_ids", lambda run: {0: "s0", 1: "s1"})
     (tmp_path / "run" / "predictions").mkdir(parents=True)
     (tmp_path / "run" / "config.yaml").write_text("seed_everything: 7\n")
@@ -208,7 +208,7 @@ def test_a_column_of_the_data_named_fold_or_seed_is_kept(tmp_path, monkeypatch):
         ("--seeds 1 --dir configs/quickstart.yaml", "cannot use the study in configs/quickstart.yaml: "),
     ],
 )
-def test_mistakes_are_told_before_the_first_run(lit, options, message):
+def test_invalid_options_are_reported_before_the_first_run(lit, options, message):
     result = lit(f"repeat -c configs/quickstart.yaml {options}")
     assert result.status == 2
     assert re.fullmatch(r"(repeat: \d+ runs, \d at a time\n)?", result.out)
@@ -217,14 +217,14 @@ def test_mistakes_are_told_before_the_first_run(lit, options, message):
     assert not Path("repeats").exists()
 
 
-def test_without_optuna(lit, monkeypatch):
+def test_missing_optuna_is_reported_with_the_install_command(lit, monkeypatch):
     monkeypatch.setattr(command, "find_spec", lambda name: None)
     assert lit("repeat --seeds 1").err == "error: toy repeat needs Optuna: pip install 'toy[sweep]'\n"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-def test_killed_it_ends_as_if_it_had_not_been(lit, workspace):
+def test_a_killed_repeat_ends_with_the_same_metrics_as_an_uninterrupted_one(lit, workspace):
     """After `kill -9`, the `fit` continues. The next command waits for it or resumes it."""
     patched = "from lit_engine.tools.sweep import study; study.LOST_AFTER = 2; "
     code = f"{patched}from toy.__main__ import entry_point; entry_point()"

@@ -46,7 +46,7 @@ def test_quantised_draws_are_multiples_within_the_limits(name):
         assert max(found) <= 10
 
 
-def test_quantised_limits_that_are_no_multiples():
+def test_quantised_limits_need_not_be_multiples():
     assert set(draws({"distribution": "q_uniform", "min": 0.05, "max": 0.35, "q": 0.1}, 100)) == {0.1, 0.2, 0.3}
 
 
@@ -110,7 +110,7 @@ def test_grid():
         ({"values": [datetime.date(2024, 1, 1)]}, "type date is not JSON serializable"),
     ],
 )
-def test_mistakes_are_named(content, message):
+def test_errors_contain_the_name_of_the_parameter(content, message):
     with pytest.raises(UserError) as error:
         parse_parameters({"x": content})
     assert "parameter x: " in str(error.value)

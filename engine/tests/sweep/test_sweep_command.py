@@ -18,7 +18,7 @@ TINY = {"class_path": "MLP", "init_args": {"hidden_sizes": [32]}}
 
 @pytest.fixture
 def written(workspace):
-    """Write a sweep with different parameters and keys, and return the file name."""
+    """Return a function that writes a sweep with the given parameters and keys, and returns the file name."""
 
     def write(parameters, **changes):
         content = yaml.safe_load(Path("configs/sweeps/grid.yaml").read_text())
@@ -36,7 +36,7 @@ def written(workspace):
         ({"data.batch_size": {"values": [32, "many"]}}, "many"),
     ],
 )
-def test_what_fit_does_not_accept_is_said_before_the_first_trial(lit, written, parameters, message):
+def test_values_that_fit_rejects_are_reported_before_the_first_trial(lit, written, parameters, message):
     result = lit(f"sweep {written(parameters)}")
     assert result.status == 2
     assert "`fit` does not accept {" in result.err
@@ -55,14 +55,14 @@ def test_what_fit_does_not_accept_is_said_before_the_first_trial(lit, written, p
         ("--trainer.max_epochs=2", "--trainer.max_epochs cannot be set, because the sweep varies trainer.max_epochs"),
     ],
 )
-def test_options_are_checked(lit, written, options, message):
+def test_invalid_options_are_one_line_errors(lit, written, options, message):
     result = lit(f"sweep {written({})} {options}")
     assert result.status == 2
     assert message in result.err
     assert result.err.count("\n") == 1
 
 
-def test_overrides_are_those_of_each_trial_and_part_of_the_sweep(lit, written):
+def test_overrides_apply_to_each_trial_and_identify_the_sweep(lit, written):
     file = written({"model.optimizer.lr": {"values": [0.01, 0.02]}})
     result = lit(f"sweep --data.batch_size 64 {file} --dry_run -c configs/overlays/ema.yaml")
     assert result.out.count(" --data.batch_size=64 --config=configs/overlays/ema.yaml --config /") == 2
@@ -79,11 +79,11 @@ def test_a_sweep_needs_a_file(lit):
     assert result.err == "error: toy sweep needs FILE; see toy sweep --help\n"
 
 
-def test_a_search_needs_an_end(lit, written):
+def test_a_random_search_needs_a_limit(lit, written):
     result = lit(f"sweep {written({}, method='random')}")
     assert result.status == 2
     assert "random search never ends: set --count N, or run_cap" in result.err
-    assert lit("sweep sweep.yaml --report").out.startswith("0 trials: none yet")  # which needs none
+    assert lit("sweep sweep.yaml --report").out.startswith("0 trials: none yet")  # a report needs no limit
 
 
 def test_json_lists_the_trials_and_the_best(lit, written):
@@ -117,7 +117,7 @@ def test_json_lists_the_trials_and_the_best(lit, written):
         ("--dir=study.db/inside", "cannot use the study in study.db/inside: "),
     ],
 )
-def test_a_study_that_cannot_be_used(lit, written, workspace, options, message):
+def test_an_unusable_study_is_an_error_without_a_traceback(lit, written, workspace, options, message):
     (workspace / "study.db").write_text("not a database, but long enough to look like one" * 100)
     result = lit(f"sweep {written({})} --report", options)
     assert result.status == 2
@@ -125,7 +125,7 @@ def test_a_study_that_cannot_be_used(lit, written, workspace, options, message):
     assert "Traceback" not in result.err
 
 
-def test_a_study_of_another_version_of_optuna(lit, written):
+def test_a_study_from_a_different_optuna_version_is_an_error(lit, written):
     file = written({})
     Study(Path("sweeps/sweep"), SweepConfig.read(Path(file)))
     with closing(sqlite3.connect("sweeps/sweep/study.db")) as database, database:
@@ -135,7 +135,7 @@ def test_a_study_of_another_version_of_optuna(lit, written):
     assert "error: cannot use the study in sweeps/sweep: The runtime optuna version" in result.err
 
 
-def test_a_disk_that_is_full(lit, written, monkeypatch):
+def test_a_study_that_cannot_be_written_is_an_error(lit, written, monkeypatch):
     def full(connection, record):
         connection.execute("pragma query_only = on")
 

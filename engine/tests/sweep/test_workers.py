@@ -1,4 +1,4 @@
-"""How a sweep draws, runs and stores trials: failures, early stopping, kills, concurrency. Trials run `fake_fit.py`."""
+"""Sampling, running and storing trials: failures, early stopping, kills, concurrency. Trials run `fake_fit.py`."""
 
 import csv
 import json
@@ -47,7 +47,7 @@ def test_every_trial_is_an_ordinary_run(sweep, tmp_path):
     assert len(one.said) == said
 
 
-def test_a_failing_trial_is_recorded_and_the_sweep_goes_on(sweep):
+def test_a_failing_trial_is_recorded_and_the_sweep_continues(sweep):
     one = sweep(curve=[["nan", "inf"], [0.2]], fail=["CUDA out of memory", None])
     assert one.run() == 0
     assert one.rows[0] == (3, "finished", 0.2)
@@ -74,13 +74,13 @@ def test_a_metric_that_is_not_logged_ends_all_workers(sweep):
     assert one.rows == [(0, "failed", None), (1, "stopped", None)]
 
 
-def test_less_is_better_if_the_sweep_minimises(sweep):
+def test_the_metric_is_minimised_by_default(sweep):
     one = sweep({"metric": {"name": "val/score"}}, curve=[[3.0, 1.0, 2.0], [0.5]])
     assert one.run() == 0
     assert one.rows == [(1, "finished", 0.5), (0, "finished", 1.0)]
 
 
-def test_hyperband_ends_the_worse_trials(sweep):
+def test_hyperband_stops_worse_trials_early(sweep):
     early = {"type": "hyperband", "min_iter": 2, "eta": 2}
     curves = [[0.5, 0.6, 0.6], [0.7, 0.3] + [0.3] * 10, [0.1] * 600]
     one = sweep({"early_terminate": early}, curve=curves, pause=0.1)
@@ -89,14 +89,14 @@ def test_hyperband_ends_the_worse_trials(sweep):
     assert 2 <= len(one.study.attempts()[2].intermediate_values) < 600
 
 
-def test_as_many_trials_at_a_time_as_workers(sweep):
+def test_runs_as_many_trials_at_a_time_as_workers(sweep):
     one = sweep(options={"workers": 2}, curve=[[0.1] * 4], number=[1, 2, 3], pause=0.1)
     assert one.run() == 0
     assert next(n for n, line in enumerate(one.said) if "finished" in line) == 2
     assert sorted(row.values["number"] for row in one.study.rows()) == [1, 2, 3]
 
 
-def test_several_processes_share_a_study_and_its_count(sweep, read, tmp_path):
+def test_processes_share_a_study_and_its_trial_count(sweep, read, tmp_path):
     """This uses one process with several connections, because only the storage is shared."""
     one = sweep(options={"workers": 4, "most": 6}, curve=[[0.1]], number=list(range(9)))
     other = sweep(options={"workers": 4, "most": 6}, curve=[[0.1]], number=list(range(9)))
@@ -109,7 +109,7 @@ def test_several_processes_share_a_study_and_its_count(sweep, read, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
-def test_a_signal_ends_trials_and_the_next_call_goes_on(sweep, number):
+def test_a_signal_stops_trials_and_the_next_call_resumes_them(sweep, number):
     one = sweep(curve=[[0.1] * 20], number=[1, 2], pause=0.1)
     one.then["trial 0 started"] = (os.kill, os.getpid(), number)
     assert one.run() == 128 + number
@@ -120,7 +120,7 @@ def test_a_signal_ends_trials_and_the_next_call_goes_on(sweep, number):
     assert again.rows == [(0, "finished", 0.1), (1, "finished", 0.1)]
 
 
-def test_a_trial_goes_on_after_its_database_was_away(sweep, monkeypatch):
+def test_a_trial_resumes_after_a_database_failure(sweep, monkeypatch):
     one = sweep(curve=[[0.1, 0.2]], number=[1, 2])
 
     def away(trial, value, step):
@@ -137,9 +137,9 @@ def test_a_trial_goes_on_after_its_database_was_away(sweep, monkeypatch):
 
 @pytest.mark.parametrize(
     "survives",
-    [pytest.param(True, id="its fit survives", marks=pytest.mark.slow), pytest.param(False, id="its fit is killed")],
+    [pytest.param(True, id="fit survives", marks=pytest.mark.slow), pytest.param(False, id="fit is killed")],
 )
-def test_the_trial_of_a_killed_worker_is_taken_by_another(sweep, tmp_path, monkeypatch, survives):
+def test_the_trial_of_a_killed_worker_is_taken_over_by_another(sweep, tmp_path, monkeypatch, survives):
     monkeypatch.setattr(study, "LOST_AFTER", 2)
     trials = {"curve": [[0.1] * 30, [0.2]], "pause": 0.1}
     fit = killed_worker(lambda: sweep(**trials), tmp_path / "s" / "x" / "trial-0000")
@@ -151,7 +151,7 @@ def test_the_trial_of_a_killed_worker_is_taken_by_another(sweep, tmp_path, monke
     assert len((tmp_path / "s" / "x" / "trial-0000" / "metrics.csv").read_text().splitlines()) == 31
 
 
-def test_each_worker_has_its_part_of_the_machine(monkeypatch):
+def test_workers_divide_the_threads_and_gpus(monkeypatch):
     for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
@@ -166,7 +166,7 @@ def test_each_worker_has_its_part_of_the_machine(monkeypatch):
     assert build_environment(0, 1, "a")["WANDB_RUN_GROUP"] == "a"
 
 
-# ------------------------------------------------------------------------------------------------ draws of the study
+# --------------------------------------------------------------------------------------------------------- sampling
 
 
 class Searched(Study):
@@ -186,7 +186,7 @@ class Searched(Study):
 
 
 @pytest.mark.parametrize("method", ["random", "bayes"])
-def test_a_search_that_goes_on_is_the_one_that_was_not_interrupted(tmp_path, read, method):
+def test_a_resumed_search_matches_an_uninterrupted_one(tmp_path, read, method):
     config = read(method=method, parameters=SPACE)
     whole = Searched(tmp_path / "whole", config, seed=3).search(14)
     cut = [Searched(tmp_path / "cut", config, seed=3).search(7) for _ in range(2)]
@@ -196,14 +196,14 @@ def test_a_search_that_goes_on_is_the_one_that_was_not_interrupted(tmp_path, rea
     assert method == "random" or sum(whole[10:]) / 4 > sum(whole[:10]) / 10  # it favours better values
 
 
-def test_another_sweep_in_the_folder_is_refused(tmp_path, read):
+def test_rejects_the_folder_of_a_different_sweep(tmp_path, read):
     Study(tmp_path / "s", read())
     Study(tmp_path / "s", read(run_cap=5, name="b"))  # the number of trials may change
     with pytest.raises(UserError, match="was started with different metric, parameters: choose"):
         Study(tmp_path / "s", read(metric={"name": "val/loss"}, parameters={"c": {"value": 1}}))
 
 
-def test_a_trial_that_two_machines_begin_at_once_is_not_one_too_many(tmp_path, read):
+def test_trials_started_concurrently_do_not_exceed_the_count(tmp_path, read):
     """Both machines have counted one of two trials. Each has its own folder with its own lock."""
     config, url = read(), f"sqlite:///{tmp_path / 'all.db'}"
     machines = [Study(tmp_path / name / "s", config, url=url) for name in "abc"]
@@ -217,7 +217,7 @@ def test_a_trial_that_two_machines_begin_at_once_is_not_one_too_many(tmp_path, r
     )  # with --count 3, this is the next point of the grid
 
 
-def test_the_state_of_an_unfinished_trial_is_that_of_its_run(tmp_path, read):
+def test_the_state_of_an_unfinished_trial_is_read_from_its_run(tmp_path, read):
     one = Study(tmp_path / "s", read())
     one.begin(one.connect().ask(), "x")
     run = tmp_path / "s" / "x" / "trial-0000"
@@ -262,7 +262,7 @@ def test_the_report_of_a_folder_that_was_moved(sweep, tmp_path):
     assert report.lines(moved.rows(), "val/score")[-1] == "6 trials: 3 finished, 3 failed"
 
 
-def test_a_search_over_multiples_is_drawn(tmp_path, read):
+def test_a_quantised_parameter_is_plotted(tmp_path, read):
     section = {"a": {"distribution": "q_uniform", "min": 0.0, "max": 1.0, "q": 0.25}, "b": {"value": [8, None]}}
     found = Searched(tmp_path / "s", read(method="random", parameters=section))
     assert set(found.search(20)) == {0.0, 0.25, 0.5, 0.75, 1.0}

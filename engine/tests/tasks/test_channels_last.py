@@ -1,4 +1,4 @@
-"""The memory order of a network suits its device and precision."""
+"""The memory format of a network suits its device and precision."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from lit_engine.errors import UserError
         (False, "cpu", "bf16-mixed", False),
     ],
 )
-def test_channels_last_is_for_cpus_and_half_precision_unless_told_otherwise(given, device, precision, expected):
+def test_channels_last_is_on_for_cpus_and_half_precision_unless_overridden(given, device, precision, expected):
     task = classifier(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten()), channels_last=given)
     weights = [parameter.detach().clone() for parameter in task.parameters()]
     seen = []
@@ -37,7 +37,7 @@ def test_channels_last_is_for_cpus_and_half_precision_unless_told_otherwise(give
 
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", False), ("cuda", True)])
-def test_a_net_with_wrong_gradients_in_channels_last_is_not_ordered_so(device, expected):
+def test_channels_last_is_skipped_where_it_would_give_wrong_gradients(device, expected):
     """Computing these gradients on a CPU would crash the process."""
     for layer, last in ((nn.Conv2d(8, 16, 1, stride=2), expected), (nn.Conv2d(16, 16, 1, stride=2), True)):
         task = classifier(nn.Sequential(layer, nn.Flatten()))
@@ -49,14 +49,14 @@ def test_a_net_with_wrong_gradients_in_channels_last_is_not_ordered_so(device, e
         assert outputs.is_contiguous(memory_format=torch.channels_last) == last
 
 
-def test_channels_last_with_wrong_gradients_is_refused():
+def test_rejects_explicit_channels_last_that_gives_wrong_gradients():
     task = classifier(nn.Sequential(nn.Conv2d(3, 8, 1, stride=2), nn.Flatten()), channels_last=True)
     task.trainer = SimpleNamespace(precision="32-true", strategy=SimpleNamespace(root_device=torch.device("cpu")))
     with pytest.raises(UserError, match="strided 1×1 convolutions with fewer than 16 channels"):
         task.setup("fit")
 
 
-def test_a_net_of_volumes_keeps_the_usual_order():
+def test_channels_last_with_3d_convolutions_is_rejected_only_if_explicit():
     """`nn.Module.to(memory_format=torch.channels_last)` fails for five-dimensional weights."""
     strategy = SimpleNamespace(root_device=torch.device("cpu"))
     for given, refused in ((None, nullcontext()), (True, pytest.raises(UserError, match="weights with five axes"))):

@@ -13,7 +13,7 @@ from lit_engine.training.layout import compile_in_place
 torch.ones((), requires_grad=True).backward()
 
 
-def test_a_missing_compiler_is_one_line(lit, workspace, monkeypatch):
+def test_a_missing_compiler_is_a_one_line_error(lit, workspace, monkeypatch):
     for name, value in {"PATH": str(workspace), "CXX": "", "TORCHINDUCTOR_CACHE_DIR": str(workspace / "cache")}.items():
         monkeypatch.setenv(name, value)
     result = lit("fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml --model.compile=inductor")
@@ -21,7 +21,7 @@ def test_a_missing_compiler_is_one_line(lit, workspace, monkeypatch):
     assert result.err == "error: torch.compile needs a C++ compiler: install g++, or set model.compile to null\n"
 
 
-def test_compiled_training_leaves_no_trace_in_the_checkpoint(lit):
+def test_checkpoints_of_compiled_training_match_uncompiled_ones(lit):
     fit = "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml"
     runs = [lit(fit, *option).run for option in ([], ["--model.compile=aot_eager"])]
     plain, compiled = (read(run / "checkpoints" / "last.ckpt")["state_dict"] for run in runs)
@@ -29,7 +29,7 @@ def test_compiled_training_leaves_no_trace_in_the_checkpoint(lit):
     assert all(torch.allclose(plain[name].float(), compiled[name].float(), atol=1e-5) for name in plain)
 
 
-def test_arguments_of_torch_compile(lit, monkeypatch):
+def test_compile_options_are_passed_to_torch_compile(lit, monkeypatch):
     given = []
     monkeypatch.setattr(nn.Module, "compile", lambda net, **options: given.append(options))
     fit = "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml"
@@ -41,12 +41,12 @@ def test_arguments_of_torch_compile(lit, monkeypatch):
     (nn.Linear(2, 2), {"backend": "indctor"}, "no backend 'indctor'; did you mean inductor"),
     (nn.Sequential(nn.GRU(2, 2)), {"fullgraph": True}, "nn.GRU or nn.LSTM: set fullgraph to false"),
 ])  # fmt: skip
-def test_impossible_options_are_errors(net, options, error):
+def test_rejects_invalid_compile_options(net, options, error):
     with pytest.raises(UserError, match=error):
         compile_in_place(net, options)
 
 
-def test_a_recurrent_network_prints_a_note(capsys):
+def test_compiling_a_recurrent_network_prints_a_note(capsys):
     for net, lines in ((nn.Linear(2, 2), 0), (nn.LSTM(2, 2), 1)):
         compile_in_place(net, {"backend": "eager"})
         assert capsys.readouterr().err.count("so only the rest of LSTM is compiled") == lines
@@ -54,12 +54,12 @@ def test_a_recurrent_network_prints_a_note(capsys):
         torch.compile(nn.Sequential(nn.LSTM(2, 2)), backend="eager", fullgraph=True)(torch.zeros(1, 1, 2))
 
 
-def test_precision_of_matrix_products(lit, monkeypatch):
+def test_matmul_precision_is_applied_in_fit_and_test(lit, monkeypatch):
     given = []
     monkeypatch.setattr(torch, "set_float32_matmul_precision", given.append)
     fit = "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml"
     run = lit(fit).run
-    assert given == []  # torch's own setting stays
+    assert given == []  # torch's default is unchanged
     assert lit(fit, "--trainer.matmul_precision=high --run_name=high").status == 0
     lit("test --run runs/quickstart/high")
     assert given == ["high", "high"]
@@ -71,6 +71,6 @@ def test_precision_of_matrix_products(lit, monkeypatch):
     "--trainer.gradient_clip_val=1.0",
     "--trainer.precision=bf16-true",
 ])  # fmt: skip
-def test_precision(lit, options):
+def test_fit_succeeds_in_bf16_mixed_and_bf16_true(lit, options):
     result = lit(f"fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml {options}")
     assert result.status == 0, result.err

@@ -41,7 +41,7 @@ trainer:
 """
 
 
-def test_callbacks_and_schedules_follow_a_metric_and_it_is_recorded_and_compared(lit, workspace):
+def test_configured_metrics_can_be_monitored_recorded_and_compared(lit, workspace):
     (workspace / "followed.yaml").write_text(FOLLOWED)
     run = lit(f"fit -c configs/quickstart.yaml {TINY} -c followed.yaml").run
     metrics = json.loads((run / "metrics.json").read_text())
@@ -63,7 +63,7 @@ def test_callbacks_and_schedules_follow_a_metric_and_it_is_recorded_and_compared
     assert {"val/f1", "test/f1"} <= {*lit(f"compare {run} {run.with_name('other')}").out.split()}
 
 
-def test_metrics_change_nothing_else_also_in_a_run_that_is_resumed(lit):
+def test_metrics_do_not_affect_training_even_in_a_resumed_run(lit):
     fit = f"fit -c configs/quickstart.yaml {TINY} --model.schedulers=null --test_after_fit=false"
     plain = lit(f"{fit} --trainer.max_epochs=2").run
     more = lit(f"{fit} --trainer.max_epochs=1 --model.metrics=[MulticlassF1Score]").run
@@ -78,7 +78,7 @@ def evaluated(trainer, task, data):
 
 
 class Bits(Task):
-    """A user's task that predicts both bits of the class, and returns the metrics' inputs or nothing."""
+    """A user's task that predicts both bits of the class, and returns the metrics' inputs or None."""
 
     def __init__(self, gives=True, **kwargs):
         super().__init__(torch.optim.SGD, **kwargs)
@@ -90,7 +90,7 @@ class Bits(Task):
         return {"predictions": bits.float(), "targets": bits} if self.gives else None
 
 
-def test_tasks_of_ones_own_return_what_metrics_are_given(trainer):
+def test_custom_tasks_return_the_inputs_of_metrics_and_misuse_is_an_error(trainer):
     data, f1 = Images(), MultilabelF1Score(2)
     assert evaluated(trainer, Bits(metrics=[f1]), data)["test/multilabel_f1_score"] == 1
     for task, message in (
@@ -110,5 +110,5 @@ def test_tasks_of_ones_own_return_what_metrics_are_given(trainer):
         def update(self, preds, target):
             raise KeyError("a bug of the metric")
 
-    with pytest.raises(KeyError, match="a bug of the metric"):  # with its traceback
+    with pytest.raises(KeyError, match="a bug of the metric"):  # not wrapped, so its traceback is shown
         evaluated(trainer, classifier(metrics=[Broken()]), data)

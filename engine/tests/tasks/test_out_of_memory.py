@@ -104,10 +104,10 @@ def test_a_step_is_repeated_with_half_the_micro_batch(lit, limit, monkeypatch, w
     assert_same(halved.run, stopped.run)
 
 
-def test_gradients_are_those_of_the_full_batch_and_resuming_is_exact(lit, limit, monkeypatch):
+def test_gradients_match_the_full_batch_and_resuming_is_exact(lit, limit, monkeypatch):
     """Memory runs out twice, for 64 and for 32 samples. Then the run is stopped, and resumed without options.
 
-    Each epoch has six steps and is validated twice, with options that count batches.
+    Two options that count batches set six steps and two validations per epoch.
     """
     command = f"{FIT} --trainer.limit_train_batches=6 --trainer.val_check_interval=3"
     whole = lit(command, "--run_name=whole")
@@ -131,7 +131,7 @@ def test_gradients_are_those_of_the_full_batch_and_resuming_is_exact(lit, limit,
     "--data.global_batch_size=null --data.batch_size=64",
     "--trainer.accumulate_grad_batches=64",  # micro-batches of one sample
 ])  # fmt: skip
-def test_other_runs_fail_with_advice(lit, limit, options):
+def test_errors_of_runs_that_cannot_retry_include_advice(lit, limit, options):
     limit("forward", 0, 3)
     with pytest.raises(torch.OutOfMemoryError) as failure:
         lit(FIT, options)

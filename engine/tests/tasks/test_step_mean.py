@@ -75,7 +75,7 @@ def by_hand(steps, clip=lambda parameters: None):
     (CLIPPED, partial(nn.utils.clip_grad_norm_, max_norm=0.05)),
     (BY_VALUE, partial(nn.utils.clip_grad_value_, clip_value=0.01)),
 ])  # fmt: skip
-def test_windows_of_three_and_one(trainer, options, clip):
+def test_accumulation_windows_of_unequal_length_match_plain_pytorch(trainer, options, clip):
     data = Doubles(batch_size=8, seed=1)
     steps = [window for epoch in range(3) for window in windows(data, epoch, [3, 1])]
     assert difference(trained(trainer, 8, accumulate_grad_batches=3, **options), by_hand(steps, clip)) < 1e-13
@@ -94,7 +94,7 @@ class Ignores(ImageClassifier):
 
 @pytest.mark.parametrize("number", [int, torch.Tensor.clone])
 @pytest.mark.parametrize("ignored", range(4))
-def test_micro_batches_of_nothing_weigh_nothing(trainer, ignored, number):
+def test_micro_batches_without_counted_samples_have_zero_weight(trainer, ignored, number):
     """Each micro-batch is a single image, and even the first one may be ignored."""
     task = Ignores(net(), partial(torch.optim.SGD, lr=0.5), NAMES, [0.4], [0.3]).double()
     task.ignored, task.number = ignored, number
@@ -125,7 +125,7 @@ def test_a_global_batch_is_one_step_in_any_number_of_micro_batches(trainer, accu
     ({"batch_size": 8}, SIZE, 2),  # processes have 15 and 14 samples, in windows of two micro-batches of unequal sizes
     ({"global_batch_size": 28}, 28, 4),  # the last step of an epoch has one image for four micro-batches
 ])  # fmt: skip
-def test_two_processes_equal_one(trainer, tmp_path, sizes, big, steps):
+def test_two_processes_match_one_process(trainer, tmp_path, sizes, big, steps):
     whole = trained(trainer, big, epochs=2)
     strategy = DDPStrategy(start_method="fork", process_group_backend="gloo")
     save = SaveAt(steps, tmp_path / "two.ckpt")
@@ -137,7 +137,7 @@ def test_two_processes_equal_one(trainer, tmp_path, sizes, big, steps):
     assert checkpoint["running"]["count"].sum() == SIZE
 
 
-def test_lbfgs_is_plain_pytorchs(trainer):
+def test_lbfgs_matches_plain_pytorch(trainer):
     """LBFGS computes the loss several times per step, each time with its own gradient."""
     lbfgs = partial(torch.optim.LBFGS, lr=0.5, max_iter=4)
     mine = trained(trainer, SIZE, options={"optimizer": lbfgs})

@@ -18,7 +18,7 @@ from toy.data import Images
 
 
 @pytest.mark.parametrize("sizes", [[8], [5, 1, 1, 1]])
-def test_means_are_exact_however_the_samples_are_cut_into_batches(sizes):
+def test_means_are_exact_for_any_split_into_batches(sizes):
     values = torch.tensor([0.5, 1.5, -2.0, 4.0, 8.0, 0.25, 3.0, 1.0])
     totals = Totals()
     for batch in values.split(sizes):
@@ -28,14 +28,14 @@ def test_means_are_exact_however_the_samples_are_cut_into_batches(sizes):
 
 
 @pytest.mark.parametrize("count", [1, torch.tensor(0.3)])
-def test_many_additions_lose_no_digits(count):
+def test_many_additions_do_not_lose_precision(count):
     totals = Totals()
     for _ in range(20_000):
         totals.add(count, loss=torch.tensor(0.1))
     assert totals.means()["loss"] == pytest.approx(torch.tensor(0.1).item() / float(count), rel=1e-12)
 
 
-def test_what_is_added_is_left_as_it_is_and_holds_no_graph():
+def test_adding_does_not_modify_inputs_or_retain_their_graph():
     weight = torch.tensor(2.0, dtype=torch.double, requires_grad=True)
     first, second = weight * 1, weight * 3
     totals = Totals()
@@ -61,7 +61,7 @@ class Own(Task):
         return self.training_step(batch, 0)
 
 
-def test_a_task_of_two_steps_logs_exact_means_of_all_splits(trainer):
+def test_a_minimal_task_logs_exact_means_for_all_splits(trainer):
     task, data = Own(), Images(batch_size=8, eval_batch_size=5)
     runner = trainer(max_epochs=1)
     runner.fit(task, datamodule=data)
@@ -99,7 +99,7 @@ def test_logging_does_not_reduce_over_processes_again(trainer, monkeypatch, recw
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_no_sum_is_counted_twice_after_the_number_of_processes_changed(size):
+def test_restored_sums_are_unaffected_by_the_number_of_processes(size):
     state = {"sums": {"loss": torch.tensor([1.0, 2.5])}, "count": torch.tensor([3, 4])}
     replicas = [Totals() for _ in range(size)]
     for rank, totals in enumerate(replicas):
@@ -122,7 +122,7 @@ def test_fractional_counts_are_exact(trainer):
     assert repr(restored.reduce(task).count) == "1"  # whole numbers are integers
 
 
-def test_the_loss_of_a_step_without_a_sum_of_losses_is_that_of_its_batch(trainer, tmp_path):
+def test_step_loss_is_logged_without_a_sum_of_losses(trainer, tmp_path):
     class Accuracy(Own):
         def training_step(self, batch, batch_idx):
             logits, targets = self.net(batch.images.flatten(1)), batch.targets
@@ -137,7 +137,7 @@ def test_the_loss_of_a_step_without_a_sum_of_losses_is_that_of_its_batch(trainer
 
 
 class ByProcess(Own):
-    """Task whose processes log different metrics, as with a metric per language and few batches."""
+    """Task whose processes log different metrics, as can happen with one metric per language and few batches."""
 
     def training_step(self, batch, batch_idx):
         loss = super().training_step(batch, batch_idx)

@@ -1,4 +1,4 @@
-"""Training with Lightning equals plain PyTorch bit by bit, is repeatable, and is exact when accumulating or resumed."""
+"""Training matches plain PyTorch bit for bit, is repeatable, and stays exact with accumulation and after resuming."""
 
 import copy
 import math
@@ -34,7 +34,7 @@ def with_dropout():
     )
 
 
-def test_it_equals_plain_pytorch_bit_by_bit(trainer):
+def test_training_matches_plain_pytorch_bit_for_bit(trainer):
     optimizer = partial(torch.optim.AdamW, lr=0.01)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
@@ -68,17 +68,17 @@ def fit(trainer, seed_run, seed=1, noise=False, **kwargs):
     return state(task)
 
 
-def test_two_fits_with_one_seed_are_identical_dropout_included(trainer, seed_run):
+def test_fits_with_the_same_seed_are_identical_including_dropout(trainer, seed_run):
     first = fit(trainer, seed_run)
     assert equal(fit(trainer, seed_run, noise=True), first)
     assert not equal(fit(trainer, seed_run, seed=2), first)
 
 
-def test_validation_leaves_training_as_it_is(trainer, seed_run):
+def test_training_is_unaffected_by_validation(trainer, seed_run):
     assert equal(fit(trainer, seed_run, limit_val_batches=0), fit(trainer, seed_run, num_sanity_val_steps=2))
 
 
-def test_resumed_training_is_identical_dropout_included(trainer, seed_run, tmp_path):
+def test_resumed_training_is_identical_including_dropout(trainer, seed_run, tmp_path):
     def make():
         seed_run(1)
         optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
@@ -96,7 +96,7 @@ def test_resumed_training_is_identical_dropout_included(trainer, seed_run, tmp_p
 
 
 class Lines(DummyLogger):
-    """Logger that keeps the logged values with their steps."""
+    """Logger that stores the logged values with their steps."""
 
     def __init__(self):
         super().__init__()
@@ -106,7 +106,7 @@ class Lines(DummyLogger):
         self.lines.append((step, dict(metrics)))
 
 
-def test_logged_rates_and_losses_are_those_of_the_step(trainer):
+def test_logged_rates_and_losses_match_the_step(trainer):
     accumulate = 2
     lines, rates, losses = Lines(), [], []
 
@@ -142,7 +142,7 @@ class Ramp(torch.optim.lr_scheduler.LRScheduler):
         return [1e-20 * (self.last_epoch + 1)]
 
 
-def test_a_resumed_epoch_has_the_means_of_all_its_samples_and_each_step_once(trainer, tmp_path):
+def test_a_resumed_epoch_logs_means_over_all_samples_and_each_step_once(trainer, tmp_path):
     data, file, lines = Images(batch_size=8, seed=1), tmp_path / "saved.ckpt", Lines()
     uncut = Lines()
     whole = trainer(max_epochs=2, callbacks=[SaveAt(6, file)], logger=uncut, log_every_n_steps=1)  # 4 steps per epoch
@@ -157,7 +157,7 @@ def test_a_resumed_epoch_has_the_means_of_all_its_samples_and_each_step_once(tra
     assert dict(single) == {step: expected[step] for step in (6, 7)}  # values of single steps, not of the epoch so far
 
 
-def test_the_rate_of_an_epoch_is_that_of_its_last_step(trainer):
+def test_the_rate_logged_for_an_epoch_is_the_rate_of_its_last_step(trainer):
     lines = Lines()
     task = classifier(schedulers=[Schedule(Ramp, "step")])
     trainer(max_epochs=2, logger=lines, log_every_n_steps=1000).fit(task, datamodule=Images(batch_size=8))
@@ -166,7 +166,7 @@ def test_the_rate_of_an_epoch_is_that_of_its_last_step(trainer):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_the_norm_of_scaled_gradients_is_logged_without_the_scale(trainer, fused):
+def test_the_logged_gradient_norm_excludes_the_loss_scale(trainer, fused):
     """Lightning unscales 16-mixed gradients before computing the norm, but not with fused optimizers."""
     norms = []
     for plugins in ([], [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]):
@@ -180,7 +180,7 @@ def test_the_norm_of_scaled_gradients_is_logged_without_the_scale(trainer, fused
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_scaled_gradients_are_clipped_as_others(trainer, fused):
+def test_scaled_gradients_are_clipped_like_unscaled_ones(trainer, fused):
     """Lightning rejects clipping with fused optimizers, which unscale gradients within their step."""
     weights = []
     for plugins in ([], [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]):
@@ -195,7 +195,7 @@ def test_scaled_gradients_are_clipped_as_others(trainer, fused):
             trainer(**options, gradient_clip_algorithm="value").fit(task, datamodule=Images(batch_size=29, seed=1))
 
 
-def test_a_resume_in_another_memory_order_computes_the_same(trainer, tmp_path):
+def test_resuming_with_a_different_memory_format_gives_the_same_weights(trainer, tmp_path):
     """Devices may differ in memory format, and fused steps pair weights and momenta by their positions in memory."""
     file, weights = tmp_path / "first.ckpt", []
     for before, after in ((False, False), (False, True), (True, False)):
@@ -211,7 +211,7 @@ def test_a_resume_in_another_memory_order_computes_the_same(trainer, tmp_path):
         assert torch.allclose(weights[0], other, atol=1e-5)
 
 
-def test_the_rate_of_a_last_step_within_an_epoch_is_logged(trainer):
+def test_the_last_rate_is_logged_if_max_steps_ends_the_run_mid_epoch(trainer):
     logger, schedules = Lines(), [Schedule(CosineAnnealingLR, "step")]
     trainer(max_steps=4, log_every_n_steps=100, logger=logger).fit(
         classifier(schedulers=schedules), datamodule=Images(batch_size=1, seed=1)
@@ -227,7 +227,7 @@ class Slow(Callback):
         time.sleep(0.3)
 
 
-def test_validation_within_an_epoch_is_not_training_time(trainer):
+def test_mid_epoch_validation_does_not_count_as_training_time(trainer):
     often = {"val_check_interval": 1, "limit_val_batches": 1, "num_sanity_val_steps": 0}
     runner = trainer(max_epochs=1, callbacks=[Slow()], **often)
     runner.fit(classifier(), datamodule=Images(batch_size=16))  # two batches, each followed by a validation

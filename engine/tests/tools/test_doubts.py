@@ -41,7 +41,7 @@ def test_label_errors_agree_with_cleanlab():
     assert sorted(order) == list(range(300))
 
 
-def test_the_number_of_errors_agrees_with_the_definition_even_if_a_class_has_no_samples():
+def test_number_of_label_errors_matches_the_definition_with_an_empty_class():
     labels, p = noisy()
     labels[labels == 2] = 3
     thresholds = {k: np.mean([row[k] for row, label in zip(p, labels, strict=True) if label == k]) for k in (0, 1, 3)}
@@ -52,7 +52,7 @@ def test_the_number_of_errors_agrees_with_the_definition_even_if_a_class_has_no_
     assert 0 < expected == find_label_errors(p, labels)[1]
 
 
-def test_near_duplicates_agree_with_a_search_by_hand(monkeypatch):
+def test_near_duplicates_match_a_brute_force_search(monkeypatch):
     monkeypatch.setattr("lit_engine.tools.doubts.statistics.BLOCK", 7)
     draw = np.random.RandomState(1)
     features, labels, folds = draw.randn(40, 8), draw.randint(0, 2, 40), draw.randint(0, 3, 40)
@@ -146,7 +146,7 @@ def test_wrong_labels_are_listed_and_corrected(lit, repeated):
     )  # fmt: skip
 
 
-def test_line_numbers_are_shown_with_all_digits():
+def test_integers_are_shown_with_all_digits():
     assert cell_of(123456) == ("123456", 123456)
     assert cell_of(0.123456) == ("0.1235", 0.123456)
 
@@ -161,7 +161,7 @@ def test_line_numbers_are_shown_with_all_digits():
         (None, "c.csv has no column 'id', 'correction'; available: label"),
     ],
 )  # fmt: skip
-def test_corrections_are_checked(lit, workspace, rows, message):
+def test_invalid_corrections_are_rejected(lit, workspace, rows, message):
     data = Digits()
     data.setup("fit")
     own = sample_ids(data, "train")[0]
@@ -172,7 +172,7 @@ def test_corrections_are_checked(lit, workspace, rows, message):
     assert not list(workspace.glob("runs/*/*"))
 
 
-def test_blank_lines_count_in_the_messages_about_corrections(lit, workspace):
+def test_line_numbers_in_correction_errors_count_blank_lines(lit, workspace):
     (workspace / "c.csv").write_text("id,correction\n\ns00,11\n")
     assert "c.csv, line 3: there is no class '11'" in lit(f"{FIT} --data.corrections=c.csv").err
 

@@ -40,7 +40,7 @@ def slow(monkeypatch):
     sleep_in(Task, "on_train_start", 1.0)
 
 
-def test_the_predicted_time_has_steps_validations_and_the_rest_of_each_epoch(lit, slow):
+def test_predicted_time_includes_steps_validations_and_epoch_overhead(lit, slow):
     """Each epoch has seven steps of two micro-batches, the last of which is not full."""
     options = "--data.batch_size=32 --trainer.accumulate_grad_batches=2 --data.eval_batch_size=100"
     found = planned(lit, f"{options} --trainer.max_epochs=4 --trainer.callbacks=[]")
@@ -64,7 +64,7 @@ def test_the_predicted_time_has_steps_validations_and_the_rest_of_each_epoch(lit
     ("--trainer.max_epochs=2 --trainer.val_check_interval=0.5", (2, 14, 4)),
     ("--trainer.max_epochs=2 --trainer.limit_val_batches=0 --trainer.callbacks=[]", (2, 14, 0)),
 ])  # fmt: skip
-def test_length(lit, options, length):
+def test_predicted_numbers_of_epochs_steps_and_validations(lit, options, length):
     found = planned(lit, options)
     assert (found["epochs"], found["steps"], found["validations"]) == length
 
@@ -75,7 +75,7 @@ def test_only_the_first_process_prints_json(lit, monkeypatch):
     assert (result.status, "{" in result.out) == (0, False)
 
 
-def test_lines_and_no_run(lit, workspace):
+def test_plan_prints_four_lines_and_creates_no_run(lit, workspace):
     result = lit(FIT, "--plan --trainer.max_epochs=2")
     assert result.status == 0
     lines = result.out.splitlines()
@@ -115,7 +115,7 @@ def test_the_largest_micro_batch_divides_the_step(lit, given, options):
     assert result.status == 0, result.err
 
 
-def test_too_little_memory(lit, monkeypatch):
+def test_running_out_of_memory_is_a_one_line_error(lit, monkeypatch):
     monkeypatch.setattr(Net, "forward", lambda *_: torch.empty(2**60))
     result = lit(FIT, "--plan --model.net=test_plan.Net --data.batch_size=2 --trainer.num_sanity_val_steps=0")
     assert (result.status, len(result.err.splitlines())) == (2, 1)
@@ -128,7 +128,7 @@ def test_too_little_memory(lit, monkeypatch):
     ("--json", "--json needs --plan"),
     ("--plan --trainer.max_epochs=-1", "set trainer.max_epochs or max_steps"),
 ])  # fmt: skip
-def test_mistakes(lit, options, message):
+def test_invalid_options_are_one_line_errors(lit, options, message):
     result = lit(FIT, options)
     assert (result.status, len(result.err.splitlines())) == (2, 1)
     assert message in result.err

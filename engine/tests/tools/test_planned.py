@@ -29,7 +29,7 @@ def plans(monkeypatch):
 
 @pytest.mark.draws
 @pytest.mark.parametrize(("name", "accumulate"), [("one cycle", 1), ("two", 3), ("none", 1)])
-def test_the_plan_is_what_happens(lit, plans, name, accumulate):
+def test_planned_learning_rates_match_the_run(lit, plans, name, accumulate):
     options = [f"--model.schedulers={SCHEDULES[name]}", f"--trainer.accumulate_grad_batches={accumulate}"]
     result = lit(RUN, options, "--plot_lr=true")
     assert result.status == 0, result.err
@@ -43,13 +43,13 @@ def test_the_plan_is_what_happens(lit, plans, name, accumulate):
     assert len(rates) == 3 * -(-10 // accumulate)
 
 
-def test_a_run_without_end_has_no_plan(lit):
+def test_cannot_plan_a_run_without_an_end(lit):
     result = lit(RUN, "--trainer.max_epochs=-1 --model.schedulers=null --plot_lr=true")
     assert result.status == 2
     assert "cannot plan the rates of a run without an end" in result.err
 
 
-def test_the_plan_has_a_line_a_group(lit):
+def test_plan_prints_one_line_per_parameter_group(lit):
     result = lit(f"{RUN} --model.parameter_groups.layer_decay=0.5 --plot_lr=true")
     assert result.status == 0, result.err
     assert len([line for line in result.out.splitlines() if line.startswith("lr/")]) == 2

@@ -31,7 +31,7 @@ def weights_of(run):
     return read(run / "checkpoints" / "last.ckpt")["state_dict"]
 
 
-def test_a_profiled_run_is_the_run_and_its_operations_are_those_of_a_perceptron(lit, trained):
+def test_profiling_does_not_change_training_and_counts_the_flop_of_an_mlp(lit, trained):
     """FLOP = 6 · weights · batch: forward pass, weight gradients and input gradients (except in the first layer)."""
     result = lit(f"{PROFILED} --trainer.max_epochs=3 --run_name=profiled")
     assert result.status == 0, result.err
@@ -66,11 +66,11 @@ def test_a_run_that_is_resumed_within_an_epoch_is_profiled_from_there_on(lit, tr
 
 
 @pytest.mark.slow
-def test_each_of_two_processes_measures_and_the_first_one_prints(tmp_path):
+def test_both_processes_measure_and_only_the_first_prints(tmp_path):
     command = f"{PROFILED} --trainer.accelerator=cpu --trainer.max_epochs=2"
     command = (
         command.replace("configs/", f"{TOY}/configs/") + f" --runs_dir={tmp_path}"
-    )  # only the first knows its name
+    )  # only the first process knows the name of the run
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     torchrun = "-m torch.distributed.run --standalone --nproc_per_node=2 -m -- toy"
     done = subprocess.run(
@@ -114,7 +114,7 @@ def net():
 
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_data_set_that_sleeps_is_told_by_its_name(trainer, tmp_path, num_workers, capsys):
+def test_advice_reports_a_slow_dataset_by_name(trainer, tmp_path, num_workers, capsys):
     profile = Profile(traced=0)
     task = ImageClassifier(net(), sgd, ["a", "b"])
     trainer(callbacks=[profile], max_epochs=2, limit_val_batches=0).fit(task, datamodule=Images(num_workers))
@@ -194,7 +194,7 @@ def test_validation_and_saving_are_measured(trainer, tmp_path):
     assert "flop_per_second" not in found  # only measuring batches
 
 
-def test_nothing_of_the_measuring_outlives_an_error(trainer):
+def test_operation_counting_stops_after_an_error(trainer):
     class Failing(ImageClassifier):
         def training_step(self, batch, batch_idx):
             if batch_idx == 1:  # this batch counts operations
@@ -232,7 +232,7 @@ def test_advice(percent, product, words):
     )
 
 
-def test_a_profiler_of_lightning_measures(lit):
+def test_lightning_profilers_are_supported(lit):
     profiler = ["--trainer.profiler={class_path: SimpleProfiler, init_args: {dirpath: ., filename: times}}"]
     result = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --test_after_fit=false", profiler)
     assert result.status == 0, result.err

@@ -24,7 +24,7 @@ def valley(rate):
     return 2.3 - 1.5 / (1 + math.exp(-4 * (math.log10(rate) + 3))) + max(rate - 1, 0) ** 2
 
 
-def test_the_rate_where_the_loss_falls_fastest():
+def test_suggests_the_rate_with_the_steepest_descent():
     assert find_steepest_rate(RATES, [valley(rate) for rate in RATES]) == pytest.approx(1e-3, rel=0.3)
 
 
@@ -33,8 +33,8 @@ def test_losses_that_are_not_finite_end_the_curve():
     assert find_steepest_rate(RATES, losses) == pytest.approx(1e-3, rel=0.3)
 
 
-@pytest.mark.parametrize("losses", [[], [1.0] * 100, RATES], ids=["none", "flat", "rising"])
-def test_no_descent_no_suggestion(losses):
+@pytest.mark.parametrize("losses", [[], [1.0] * 100, RATES], ids=["empty", "flat", "rising"])
+def test_no_suggestion_without_a_descent(losses):
     assert find_steepest_rate(RATES, losses) is None
 
 
@@ -47,7 +47,7 @@ class Watched(torch.optim.SGD):
         return result
 
 
-def test_find_lr_searches_with_the_groups_and_the_freezing_of_the_first_epoch(trainer):
+def test_find_lr_uses_parameter_groups_and_first_epoch_freezing(trainer):
     """In step k, group i has the rate factor_i · 1e-6 · 1e7^(k/99). The search takes many epochs of this data."""
     Watched.steps = []
     body, late = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()), nn.Linear(16, 16)
@@ -70,7 +70,7 @@ def test_find_lr_searches_with_the_groups_and_the_freezing_of_the_first_epoch(tr
 
 
 @pytest.mark.draws
-def test_find_lr_from_the_command_line_trains_nothing(lit):
+def test_find_lr_on_the_command_line_does_not_train(lit):
     result = lit(f"fit -c configs/quickstart.yaml {TINY} --find lr --name found")
     assert result.status == 0
     assert (result.run / "figures" / "lr_finder.png").stat().st_size > 5000
@@ -88,7 +88,7 @@ def test_find_lr_from_the_command_line_trains_nothing(lit):
     assert "already exists" in lit(fit).err
 
 
-def test_find_batch_size_ends_at_the_samples_there_are(lit, monkeypatch):
+def test_find_batch_size_stops_at_the_number_of_samples(lit, monkeypatch):
     messages, handler = [], logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())
     for name in ("lightning.pytorch", "pytorch_lightning"):  # the latter if another test has imported it
@@ -100,14 +100,14 @@ def test_find_batch_size_ends_at_the_samples_there_are(lit, monkeypatch):
     assert not [message for message in messages if "will continue" in message or "weights_only" in message]
 
 
-def test_there_is_nothing_else_to_find(lit, trained):
+def test_find_rejects_other_values_other_commands_and_existing_runs(lit, trained):
     assert "find" in lit(f"fit -c configs/quickstart.yaml {TINY} --find luck").err
     assert lit(f"test -c configs/quickstart.yaml {TINY} --find lr").status == 2
     assert "remove --find" in lit("fit --run", trained, "--find lr").err
     assert "remove --name" in lit("fit --run", trained, "--name new").err
 
 
-def test_find_batch_size_of_several_processes_is_refused_before_they_start(lit):
+def test_find_batch_size_rejects_several_processes_before_they_start(lit):
     result = lit(
         "fit -c configs/quickstart.yaml -c configs/overlays/ddp.yaml --trainer.accelerator=cpu --find batch_size"
     )

@@ -67,7 +67,7 @@ class ImageClassifier(Task):
         return self(images).softmax(dim=1)
 
     def exported(self, batch):
-        """Return the function for `export`."""
+        """Return the model to export, and a function that compares it with `predict`."""
 
         def difference(runs, batch, rows):
             found = runs["model"](batch[0])[0].max(dim=1).values

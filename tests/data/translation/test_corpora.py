@@ -23,7 +23,7 @@ def archive():
 
 @pytest.fixture(autouse=True)
 def network(monkeypatch):
-    """A network with only the addresses in `answers`."""
+    """Replace the network with one that has only the addresses in `answers`."""
     answers = {}
     asked = []
 
@@ -46,7 +46,7 @@ def total(data):
 
 
 @pytest.mark.parametrize("name", ["fra-eng.zip", "fra.txt"])
-def test_tatoeba_reads_what_is_there(tmp_path, name, network):
+def test_tatoeba_reads_existing_files_without_downloading(tmp_path, name, network):
     path = tmp_path / "tatoeba" / name
     path.parent.mkdir()
     path.write_bytes(archive() if name.endswith("zip") else "\n".join(LINES).encode())
@@ -65,7 +65,7 @@ def test_tatoeba_is_downloaded_once(tmp_path, network):
     assert [path.name for path in (tmp_path / "tatoeba").iterdir()] == ["fra-eng.zip"]
 
 
-def test_what_comes_must_be_an_archive(tmp_path, network):
+def test_rejects_a_download_that_is_not_an_archive(tmp_path, network):
     network[0][Tatoeba.ADDRESS] = b"<html>please log in</html>"
     with pytest.raises(DataError, match="could not be downloaded"):
         tatoeba(tmp_path).prepare_data()
@@ -86,7 +86,7 @@ def test_multi30k_keeps_its_official_splits(tmp_path, network):
 
 
 @pytest.mark.parametrize("given", [(), ("val",), ("val", "test")])
-def test_parallel_text_carves_what_is_missing(tmp_path, given):
+def test_parallel_text_takes_missing_splits_from_train(tmp_path, given):
     for name in ("train", "val", "test"):
         for language in ("en", "fr"):
             (tmp_path / f"{name}.{language}").write_text("".join(f"{name} {language} {i}\n" for i in range(50)))
@@ -100,7 +100,7 @@ def test_parallel_text_carves_what_is_missing(tmp_path, given):
     assert len(data.pairs("train")) == left
 
 
-def test_nothing_of_a_given_split_is_trained_on_or_carved(tmp_path, capsys):
+def test_pairs_that_share_a_sentence_with_a_given_split_are_dropped(tmp_path, capsys):
     """Of 60 pairs, 20 share a source and 10 share a target with the given file."""
     pairs = [(f"source {i}", f"target {i}") for i in range(60)]
     theirs = [(f"SOURCE {i}!", f"autre {i}") for i in range(20)]

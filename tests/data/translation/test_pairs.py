@@ -32,12 +32,12 @@ def write(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.zip"])
-def test_tab_separated(write, name):
+def test_reads_tab_separated_files(write, name):
     assert read_tsv(write(name, TEXT)) == PAIRS
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_aligned(write, suffix):
+def test_reads_aligned_files(write, suffix):
     source, target = write(f"a.en{suffix}", "Hi.\nIt's 5.\n"), write(f"a.fr{suffix}", "Salut !\nC'est 5.")
     assert read_aligned(source, target) == PAIRS
 

@@ -13,7 +13,7 @@ SEPTEMBER_2017 = 142_787  # number of pairs in the release used below
 
 @pytest.fixture
 def tatoeba(official) -> Path:
-    """The folder that contains the archive of that release."""
+    """Return the folder that contains the archive of that release."""
     folder = official("tatoeba/fra-eng.zip")
     assert len(Tatoeba(root=folder).pool()) == SEPTEMBER_2017, "data/tatoeba holds another release"
     return folder
@@ -29,7 +29,7 @@ def test_tatoeba_does_not_leak(tatoeba, prefixes):
     assert report["padding"]["target"] < 0.03
 
 
-def test_the_classic_filter_is_of_all_splits(tatoeba):
+def test_classic_filter_applies_to_all_splits(tatoeba):
     classic = {"prefixes": "classic", "lowercase": True, "strip_accents": True, "space_punctuation": True}
     data = Tatoeba(root=tatoeba, source="fr", target="en", max_length=9, seed=1, **classic)
     data.setup("fit")

@@ -27,14 +27,14 @@ def many_to_many(size=3000, seed=0):
     return pairs
 
 
-def test_components_are_those_of_the_graph():
+def test_components_connect_pairs_that_share_a_sentence():
     pairs = [("a", "x"), ("b", "y"), ("c", "x"), ("c", "z"), ("d", "w"), ("b", "v")]
     assert components(pairs).tolist() == [0, 1, 0, 0, 2, 1]
     assert components([(t, s) for s, t in pairs]).tolist() == [0, 1, 0, 0, 2, 1]
 
 
 @pytest.mark.parametrize(("nodes", "edges"), [(5, 0), (1, 3), (400, 100), (400, 300), (400, 2000)])
-def test_connected_components_are_those_of_scipy(nodes, edges):
+def test_connected_components_match_scipy(nodes, edges):
     random_edges = np.random.default_rng(nodes + edges).integers(nodes, size=(2, edges))
     path = np.random.default_rng(1).permutation(nodes)
     for source, target in (random_edges, (path[:-1], path[1:]), (np.sort(path)[:-1], np.sort(path)[1:])):
@@ -44,7 +44,7 @@ def test_connected_components_are_those_of_scipy(nodes, edges):
         assert (connected_components(source, target, nodes) == first[expected]).all()
 
 
-def test_every_pair_is_in_one_split_of_about_the_size_asked_and_no_sentence_is_shared():
+def test_splits_share_no_sentence_and_have_about_the_requested_sizes():
     pairs = many_to_many()
     split = leak_free_split(pairs, val=200, test=300)
     part = {key: [pairs[i] for i in own] for key, own in split.items()}
@@ -55,7 +55,7 @@ def test_every_pair_is_in_one_split_of_about_the_size_asked_and_no_sentence_is_s
     assert 300 <= len(split["test"]) < 310
 
 
-def test_the_split_depends_on_the_data_alone():
+def test_split_depends_only_on_the_data():
     pairs = many_to_many()
     first = leak_free_split(pairs, val=200, test=300)
     np.random.seed(5)  # noqa: NPY002 (the global state is the point)
@@ -69,7 +69,7 @@ def test_the_split_depends_on_the_data_alone():
     [Preparation(), Preparation(True), Preparation(True, True), Preparation(True, True, True)],
     ids=["plain", "lower", "accents", "all"],
 )
-def test_no_preparation_makes_it_leak(preparation):
+def test_splits_do_not_leak_with_any_preparation(preparation):
     spellings = ["Été {}!", "été {} !", "ETE {}", "Ete, {}."]
     generator = random.Random(3)
     pairs = [(generator.choice(spellings).format(i // 3), f"t{i}") for i in range(900)]
@@ -89,13 +89,13 @@ def test_keys_of_sentences_without_letters_differ():
     ("sizes", "message"),
     [({"val": 9000}, "val_size=9000 is too large"), ({"test": -1}, "test_size"), ({"val": 10, "test": 20}, "leave")],
 )
-def test_splits_that_cannot_be(sizes, message):
+def test_invalid_split_sizes_are_rejected(sizes, message):
     pairs = [(f"s{i}", f"t{i}") for i in range(30)]
     with pytest.raises(DataError, match=message):
         leak_free_split(pairs, **sizes)
 
 
-def test_ten_pairs_that_share_a_sentence_may_be_held_out_and_eleven_may_not():
+def test_components_of_ten_pairs_can_be_held_out_but_not_of_eleven():
     def component(size):
         return [(f"{size} {part}", f"{part} {number}") for part in "abc" for number in range(size)]
 

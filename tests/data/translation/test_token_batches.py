@@ -26,7 +26,7 @@ def order(size=500, **options):
         (2, {"batch_tokens": None, "batch_size": 16}, True),
     ],
 )
-def test_every_pair_once_and_as_many_batches_on_every_rank(ranks, size, shuffle):
+def test_ranks_partition_the_pairs_into_equally_many_batches(ranks, size, shuffle):
     for epoch in (0, 1):
         found = []
         counts = set()
@@ -48,7 +48,7 @@ def test_no_batch_exceeds_the_budget():
         assert len(batch) * max(source[batch].max(), target[batch].max()) <= 300
 
 
-def test_batches_hold_similar_lengths():
+def test_batches_group_pairs_of_similar_length():
     source, target = lengths(500)
     spread = [int(target[b].max() - target[b].min()) for b in order()]
     assert max(spread) <= 5  # lengths range from 3 to 44

@@ -13,7 +13,7 @@ def test_prefixes_ignore_case_accents_and_the_kind_of_apostrophe():
     assert filter_by_prefix(pairs, ["I'M ", "e "], "en", "fr") == pairs[:3]
 
 
-def test_batches_hold_the_pairs(tmp_path):
+def test_batches_contain_the_encoded_pairs(tmp_path):
     data = toy(tmp_path, batch_tokens=300)
     data.setup("fit")
     pairs, seen = data.pairs("train"), []
@@ -34,7 +34,7 @@ def test_batches_hold_the_pairs(tmp_path):
     assert sorted(seen) == list(range(data.size_of("train")))
 
 
-def test_evaluation_batches_hold_text_references_and_memory(corpus, tmp_path):
+def test_evaluation_batches_contain_texts_references_and_memory(corpus, tmp_path):
     (tmp_path / "test.tsv").write_text("Hi !\tSalut !\nHi !\tCoucou !\nHi !\tSalut !\nNo\tNon\n")
     train = [("Hi!", "Allô !"), ("Hi !", "Bonjour"), ("Hi!", "Salut !"), ("Hi!", "Salut!")]
     test = str(tmp_path / "test.tsv")

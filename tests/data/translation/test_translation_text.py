@@ -1,4 +1,4 @@
-"""Parallel corpora as data modules: vocabularies, sentences that are too long, prefixes."""
+"""Parallel corpora as data modules: vocabularies, overlong sentences, prefixes."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def test_vocabularies_see_train_only(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"vocabulary": "bpe", "vocabulary_size": 120, "joint": True}])
-def test_vocabularies_of_a_checkpoint_win(tmp_path, options):
+def test_checkpoint_vocabularies_override_newly_built_ones(tmp_path, options):
     data = toy(tmp_path, lowercase=True, max_length=7, **options)
     torch.save(data.vocabularies, tmp_path / "a.ckpt")
     plain = torch.load(tmp_path / "a.ckpt", weights_only=True)
@@ -29,7 +29,7 @@ def test_vocabularies_of_a_checkpoint_win(tmp_path, options):
     assert (again.source_size, again.target_size, again.max_source_length) == (data.source_size, data.target_size, 8)
 
 
-def test_vocabularies_of_other_languages_do_not_fit(tmp_path):
+def test_vocabularies_of_a_different_language_are_rejected(tmp_path):
     plain = toy(tmp_path).vocabularies
     plain["source"]["language"] = "de"
     with pytest.raises(DataError, match=r"source vocabulary of the checkpoint is de.*is en"):
@@ -72,7 +72,7 @@ def test_evaluation_pairs_are_never_dropped(corpus, tmp_path, capsys, overlong):
 
 
 @pytest.mark.parametrize("options", [{}, {"vocabulary": "bpe", "vocabulary_size": 60}], ids=["words", "subwords"])
-def test_overlong_pairs_are_in_no_split_that_is_carved(corpus, capsys, options):
+def test_overlong_pairs_are_dropped_before_splitting(corpus, capsys, options):
     pairs = [(f"one two three {i}", f"un {i}") for i in range(60)]
     pairs += [(f"eins {i}", f"ein, zwei {i}") for i in range(60)]
     data = corpus(pairs, max_length=3, val_size=10, test_size=10, **options)
@@ -87,7 +87,7 @@ def test_overlong_pairs_are_in_no_split_that_is_carved(corpus, capsys, options):
         assert all(int(max(s.source.lengths.max(), s.target.lengths.max())) <= 5 for s in data.splits.values())
 
 
-def test_words_never_seen_are_counted(corpus, tmp_path, capsys):
+def test_unknown_words_are_counted(corpus, tmp_path, capsys):
     (tmp_path / "val.tsv").write_text("filler unheard\tinouï\n")
     data = corpus([], val=str(tmp_path / "val.tsv"), test_size=1)
     data.setup("fit")
@@ -96,7 +96,7 @@ def test_words_never_seen_are_counted(corpus, tmp_path, capsys):
     assert "warning: 100% of the target tokens in val are unknown" in capsys.readouterr().out
 
 
-def test_prefixes_keep_the_english_side(corpus, capsys):
+def test_prefixes_filter_by_the_english_side(corpus, capsys):
     pairs = [(f"I'm {i}", f"Je suis {i}") for i in range(20)] + [("É I am", "x"), ("i am z", "y"), ("He isn't", "z")]
     kept = corpus(pairs, prefixes="classic", val_size=2, test_size=2)
     found = [pair for split in ("train", "val", "test") for pair in kept.pairs(split)]
@@ -105,7 +105,7 @@ def test_prefixes_keep_the_english_side(corpus, capsys):
     assert len(corpus(pairs, prefixes=["e i"], val_size=0, test_size=0).pairs("train")) == 1
 
 
-def test_a_sentence_of_just_the_greatest_length_is_kept():
+def test_sentences_of_exactly_the_maximum_length_are_kept():
     ids = [[5, 6, 7], [5, 6, 7, 8]]
     kept = filter_by_length(ids, ids, [("a", "b"), ("c", "d")], max_length=3, overlong="drop")
     assert kept[:2] == ([[5, 6, 7]], [[5, 6, 7]])

@@ -48,7 +48,7 @@ def both(net, source, lengths, options, limits=None):
 
 
 @pytest.mark.parametrize(("name", "penalty"), [(FEW[0], 0.0), (FEW[1], 0.6), (FEW[2], 0.6)])
-def test_a_beam_that_holds_everything_equals_brute_force(name, penalty):
+def test_exhaustive_beam_matches_brute_force(name, penalty):
     net = shared(name, SMALL)
     source, lengths = sources(4, 2, 6, vocabulary=SMALL)
     limits = torch.tensor([4, 1, 3])
@@ -91,7 +91,7 @@ def plain_beam(net, source, length, limit, options):
 
 
 @pytest.mark.parametrize(("name", "size"), [(FEW[0], 1), (FEW[0], 2), (FEW[1], 5), (FEW[2], 1)])
-def test_a_small_beam_equals_a_plain_one_sentence_by_sentence(name, size):
+def test_small_beam_matches_a_plain_per_sentence_implementation(name, size):
     options = Decoding(beam_size=size, n_best=size, length_penalty=0.8, max_length_ratio=0.5, max_length_extra=4)
     net = shared(name)
     source, lengths = sources(*LENGTHS, seed=size)
@@ -103,7 +103,7 @@ def test_a_small_beam_equals_a_plain_one_sentence_by_sentence(name, size):
 
 @pytest.mark.parametrize("options", [Decoding(), Decoding(beam_size=4, n_best=4, no_repeat_ngram=2, **SHORT)])
 @pytest.mark.parametrize("name", FEW)
-def test_a_batch_equals_each_sentence_alone_and_scores_are_those_of_forward(name, options):
+def test_batch_matches_single_sentences_and_scores_match_forward(name, options):
     net = shared(name)
     source, lengths = sources(*LENGTHS)
     found = options.search(net, source, lengths)
@@ -134,7 +134,7 @@ def test_no_ngram_occurs_twice(name, n):
         assert not any(repeats(h.tokens, n) for found in theirs for h in found)
 
 
-def test_blocking_changes_nothing_where_nothing_repeats():
+def test_ngram_blocking_does_not_change_translations_without_repeats():
     changed = 0
     for seed in range(8):
         net = make(FEW[1], seed=seed)
@@ -149,7 +149,7 @@ def test_blocking_changes_nothing_where_nothing_repeats():
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_sentences_that_have_ended_are_not_computed(name, monkeypatch):
+def test_finished_sentences_are_not_computed_further(name, monkeypatch):
     net, rows = make(name), []
     with torch.no_grad():
         net.output.bias[EOS] -= 1.5  # so that they end neither immediately nor all at the limit
@@ -167,7 +167,7 @@ def test_sentences_that_have_ended_are_not_computed(name, monkeypatch):
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_sentences_come_back_in_their_order_however_many_are_searched_at_a_time(beam_size, monkeypatch):
+def test_results_keep_the_input_order_for_any_chunk_size(beam_size, monkeypatch):
     net, options = shared(FEW[2]), Decoding(beam_size=beam_size, **SHORT)
     source, lengths = sources(*LENGTHS, 3, 9, 2)
     whole = options.search(net, source, lengths)
@@ -176,7 +176,7 @@ def test_sentences_come_back_in_their_order_however_many_are_searched_at_a_time(
 
 
 class Table(Seq2Seq):
-    """Probabilities of the next token given the previous tokens. All other tokens are impossible."""
+    """Net with a table of next-token probabilities for each prefix. All other tokens are impossible."""
 
     def __init__(self, table):
         super().__init__()
@@ -194,8 +194,8 @@ class Table(Seq2Seq):
         return Decoded(logits, (before,), None)
 
 
-def test_ends_among_the_best_leave_a_whole_beam_to_be_continued():
-    """Two of three sequences end immediately. Of the three that continue, the third is the best in the end."""
+def test_finished_hypotheses_do_not_reduce_the_beam():
+    """Two hypotheses finish early. Of the three that continue, the third one wins over the other two."""
     a, b, c, rest = 4, 5, 6, 1
     table = {
         (): {a: 0.4, b: 0.35, c: 0.25},

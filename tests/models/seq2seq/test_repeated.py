@@ -1,4 +1,4 @@
-"""A matrix used in each step: products and gradients equal those computed by autograd alone."""
+"""A matrix used in every step: products and gradients match plain autograd."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def loop(product, start, matrix, steps):
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (3, 1, 4)], ids=["weight", "batch"])
-def test_gradients_are_those_of_plain_products(shape):
+def test_gradients_match_plain_products(shape):
     torch.manual_seed(0)
     start = torch.randn(shape, dtype=torch.double, requires_grad=True)
     matrix = torch.randn(*shape[:-2], 4, 4, dtype=torch.double, requires_grad=True)
@@ -28,7 +28,7 @@ def test_gradients_are_those_of_plain_products(shape):
         assert close(found, other, 1e-12)
 
 
-def test_without_gradients_and_with_a_fixed_matrix_it_is_a_plain_product():
+def test_is_a_plain_product_without_gradients_or_with_a_fixed_matrix():
     x, matrix = torch.randn(2, 3, requires_grad=True), torch.randn(3, 4, requires_grad=True)
     with torch.no_grad():
         assert torch.equal(Repeated(matrix)(x), x @ matrix)
@@ -40,7 +40,7 @@ def test_without_gradients_and_with_a_fixed_matrix_it_is_a_plain_product():
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 @pytest.mark.parametrize("layers", [1, 2])
 @torch.no_grad()
-def test_recurrent_layers_are_those_of_torch(cell, layers):
+def test_recurrent_layers_match_torch(cell, layers):
     """With the context as input, the explicit steps equal `nn.GRU` and `nn.LSTM`."""
     net = make(f"{cell}, additive, {'both ways' if layers == 2 else 'zero'}")
     source, lengths = sources(4, 6)
@@ -58,7 +58,7 @@ def test_recurrent_layers_are_those_of_torch(cell, layers):
 @pytest.mark.parametrize(
     "name", ["gru, additive, deep", "lstm, additive, both ways", "gru, location, zero", "transformer"]
 )
-def test_gradients_in_bfloat16_are_near_those_in_float32(name):
+def test_bfloat16_gradients_approximate_float32_gradients(name):
     net = make(name).float()
     gradients = []
     for enabled in (False, True):
@@ -71,8 +71,8 @@ def test_gradients_in_bfloat16_are_near_those_in_float32(name):
         assert (full - half).norm() <= (0.15 if name == "transformer" else 0.1) * full.norm() + 1e-3
 
 
-def test_on_cuda_bfloat16_autocast_does_not_make_recurrences_float16():
-    """Autocast uses only float16 for cuDNN's layers. Fake tensors test the dtypes without a GPU."""
+def test_bfloat16_autocast_on_cuda_does_not_run_recurrences_in_float16():
+    """Autocast always runs cuDNN's recurrent layers in float16. Fake tensors test the dtypes without a GPU."""
     with FakeTensorMode():
         inputs, state, *weights = (
             torch.empty(*size, device="cuda") for size in ((2, 3, 4), (1, 2, 5), (15, 4), (15, 5), (15,), (15,))

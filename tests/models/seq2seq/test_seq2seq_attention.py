@@ -1,4 +1,4 @@
-"""The formulas of decoder steps for each attention, in NumPy."""
+"""Decoder steps compared to the formulas of each attention in NumPy."""
 
 import numpy as np
 import pytest
@@ -82,7 +82,7 @@ def test_decoder_step_by_step(kind):
             assert np.allclose(logits[b, t], expected, rtol=0, atol=1e-9)
 
 
-def test_attention_of_a_transformer_is_that_of_torch():
+def test_transformer_attention_matches_torch():
     torch.manual_seed(0)
     theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True).double()
     query, seen = torch.randn(3, 4, 8).double(), torch.randn(3, 5, 8).double()
@@ -94,7 +94,7 @@ def test_attention_of_a_transformer_is_that_of_torch():
     assert close(weights, expected_weights)
 
 
-def test_a_transformer_computes_the_same_in_training_where_its_layers_project_the_source_themselves():
+def test_transformer_logits_match_with_and_without_precomputed_keys():
     net, (source, lengths) = make("transformer"), sources(5, 2)
     logits = net(source, lengths, inputs(2, 3))
     assert net.encode(source, lengths).keys is not None
@@ -102,7 +102,7 @@ def test_a_transformer_computes_the_same_in_training_where_its_layers_project_th
     assert net.encode(source, lengths).keys is None
 
 
-def test_weights_of_half_precision_scores_are_of_single_precision():
+def test_attention_weights_of_bfloat16_scores_are_float32():
     scores = torch.zeros(1, 1, 300, dtype=torch.bfloat16)
     weights = attention_weights(scores, torch.ones(1, 1, 300, dtype=torch.bool))
     assert weights.dtype == torch.float32

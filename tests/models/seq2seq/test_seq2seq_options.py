@@ -29,19 +29,19 @@ def rnn(**options):
         (lambda: Decoding(beam_size=2, n_best=3), "between 1 and beam_size 2, got 3"),
     ],
 )
-def test_contradictions_are_refused(build, message):
+def test_contradictory_options_are_rejected(build, message):
     with pytest.raises(ValueError, match=message):
         build()
 
 
-def test_layers_of_a_transformer_begin_with_weights_of_their_own():
+def test_transformer_layers_have_independent_initial_weights():
     net = TransformerSeq2Seq(V, V, size=8, heads=2, encoder_layers=3, decoder_layers=3)
     for layers in (net.encoder, net.decoder):
         first, *others = [[weight for weight in layer.parameters() if weight.ndim > 1] for layer in layers]
         assert not any(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
 
 
-def test_a_source_that_is_longer_than_the_positions_of_location_attention():
+def test_location_attention_rejects_sources_longer_than_its_positions():
     net = make("gru, location, plain")  # 9 positions
     net(*sources(9), inputs(1, 2))
     with pytest.raises(ValueError, match=re.escape("a source of 10 tokens is longer than the 9 positions")):
@@ -78,7 +78,7 @@ def test_final_states_of_the_encoder(name):
 
 
 @torch.no_grad()
-def test_bridges():
+def test_bridges_set_the_initial_decoder_state():
     source, lengths = sources(4, 6)
     net = make("lstm, additive, both ways")  # two decoder layers
     memory = net.encode(source, lengths)
@@ -93,7 +93,7 @@ def test_bridges():
 
 
 @torch.no_grad()
-def test_max_norm_scales_long_embeddings_and_leaves_the_weights():
+def test_max_norm_scales_long_embeddings_without_changing_the_weights():
     embedding = rnn(embedding_max_norm=0.5).target_embedding
     embedding.weight[5] = 3 * embedding.weight[5] / embedding.weight[5].norm()
     embedding.weight[6] = 0.2 * embedding.weight[6] / embedding.weight[6].norm()
@@ -105,12 +105,12 @@ def test_max_norm_scales_long_embeddings_and_leaves_the_weights():
     assert torch.equal(embedding.weight, before)
 
 
-def test_max_norm_with_tied_weights_trains_on_its_own_guesses():
+def test_max_norm_with_tied_weights_trains_without_teacher_forcing():
     net = make("gru, general, all").train()
     net(*sources(3, 5), inputs(2, 4), 0.0).sum().backward()  # nn.Embedding(max_norm) raises here
 
 
-def test_layers_of_the_transformer_are_those_of_torch():
+def test_transformer_layers_match_torch():
     """Outputs and gradients are equal, with padding in the source."""
     net = transformer(dropout=0.0).double()
     sizes = {"d_model": 8, "nhead": 2, "dim_feedforward": 32, "dropout": 0.0, "batch_first": True, "norm_first": True}
@@ -137,7 +137,7 @@ def test_layers_of_the_transformer_are_those_of_torch():
 
 
 @pytest.mark.parametrize("kind", [rnn, transformer])
-def test_dropout_acts_in_training_alone(kind):
+def test_dropout_applies_only_during_training(kind):
     net = kind(dropout=0.5)
     source, lengths = sources(3, 5)
     tokens = inputs(2, 4)
@@ -147,7 +147,7 @@ def test_dropout_acts_in_training_alone(kind):
 
 
 @pytest.mark.parametrize(("name", "autocast"), [("lstm, general, both ways", True), ("transformer", False)])
-def test_bfloat16(name, autocast):
+def test_bfloat16_logits_approximate_float32(name, autocast):
     if "lstm" in name and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         pytest.skip("torch has no autocast LSTM in bfloat16 for CPUs without AVX-512")
     net = make(name).float()
@@ -170,14 +170,14 @@ def test_positions_are_exact_if_the_default_dtype_is_half_precision(dtype):
         torch.set_default_dtype(torch.float32)
 
 
-def test_embeddings_begin_with_a_variance_that_suits_tied_logits():
+def test_initial_embeddings_have_a_variance_suitable_for_tied_logits():
     embedding = TokenEmbedding(4000, 64)
     assert embedding.weight[1:].std().item() == pytest.approx(64**-0.5, rel=0.02)
     assert embedding.weight[0].count_nonzero() == 0
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_only_layers_below_the_last_have_dropout_after_them(layers, monkeypatch):
+def test_dropout_follows_every_decoder_layer_except_the_last(layers, monkeypatch):
     net = RNNSeq2Seq(9, 9, 8, 8, decoder_layers=layers, attention="additive", dropout=0.5).train()
     masks, dropout = [], F.dropout
     monkeypatch.setattr(F, "dropout", lambda *args: masks.append(args) or dropout(*args))
@@ -187,7 +187,7 @@ def test_only_layers_below_the_last_have_dropout_after_them(layers, monkeypatch)
 
 
 def naive_attention(query, key, value, mask=None, is_causal=False):
-    """The formula of Vaswani et al. 2017, with a loop over the tokens for a causal mask."""
+    """Compute attention as in Vaswani et al. 2017, with a loop over the tokens for a causal mask."""
     scores = query @ key.mT / query.shape[-1] ** 0.5
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
@@ -196,7 +196,7 @@ def naive_attention(query, key, value, mask=None, is_causal=False):
     return scores.softmax(dim=-1) @ value
 
 
-def test_gradients_of_a_transformer_equal_those_of_the_formula(monkeypatch):
+def test_transformer_gradients_match_the_attention_formula(monkeypatch):
     net = make("transformer").train()
     gradients = []
     for _ in range(2):

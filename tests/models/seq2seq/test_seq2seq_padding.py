@@ -18,7 +18,7 @@ def both_ways_through(net, source, lengths, tokens):
 
 @pytest.mark.parametrize("name", ALL)
 @torch.no_grad()
-def test_a_sentence_alone_equals_the_same_in_a_padded_batch(name):
+def test_single_sentence_matches_the_same_sentence_in_a_padded_batch(name):
     net = shared(name)
     source, lengths = sources(*LENGTHS)
     tokens = inputs(len(LENGTHS), 5)
@@ -40,7 +40,7 @@ def test_a_sentence_alone_equals_the_same_in_a_padded_batch(name):
 
 @pytest.mark.parametrize("name", ALL)
 @torch.no_grad()
-def test_all_tokens_at_once_equal_single_steps_and_stretches(name):
+def test_decoding_all_tokens_at_once_matches_decoding_in_pieces(name):
     net = shared(name)
     source, lengths = sources(3, 7)
     tokens = inputs(2, 6)
@@ -61,7 +61,7 @@ def test_all_tokens_at_once_equal_single_steps_and_stretches(name):
 
 @pytest.mark.parametrize("name", ALL)
 @torch.no_grad()
-def test_future_tokens_change_no_earlier_logits_but_later_ones(name):
+def test_tokens_affect_later_logits_but_not_earlier_ones(name):
     net = shared(name)
     source, lengths = sources(3, 7)
     tokens = inputs(2, 6)
@@ -77,7 +77,7 @@ def test_future_tokens_change_no_earlier_logits_but_later_ones(name):
 
 @pytest.mark.parametrize("name", ALL)
 @torch.no_grad()
-def test_selected_sentences_decode_as_before(name):
+def test_selected_sentences_decode_the_same_as_in_the_full_batch(name):
     net = shared(name)
     source, lengths = sources(*LENGTHS)
     tokens = inputs(len(LENGTHS), 4)
@@ -89,7 +89,7 @@ def test_selected_sentences_decode_as_before(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_parameter_has_a_finite_gradient_and_padding_none(name):
+def test_all_parameters_except_padding_have_finite_nonzero_gradients(name):
     net = make(name).train()
     source, lengths = sources(*LENGTHS)
     tokens = inputs(len(LENGTHS), 5)

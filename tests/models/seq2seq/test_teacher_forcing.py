@@ -9,7 +9,7 @@ from lit_project.text.vocabulary import UNK
 
 @pytest.mark.parametrize("name", ALL)
 @torch.no_grad()
-def test_ratio_0_feeds_on_its_own_guesses_and_ratio_1_is_one_call_of_decode(name):
+def test_ratio_0_feeds_back_predictions_and_ratio_1_is_one_call_of_decode(name):
     net = shared(name)
     source, lengths = sources(3, 8, 5)
     tokens = inputs(3, 6)
@@ -26,7 +26,7 @@ def test_ratio_0_feeds_on_its_own_guesses_and_ratio_1_is_one_call_of_decode(name
 
 
 @torch.no_grad()
-def test_a_ratio_between_draws_for_each_token():
+def test_fractional_ratio_draws_independently_for_each_token():
     ratio = 0.25
     net = make("gru, dot, plain")
     net.output.bias[UNK] += 1000  # always predicts UNK, which is never true
