@@ -76,7 +76,7 @@ class Seq2Seq(nn.Module):
     """Base class for models that map source tokens `(B, S)` to logits over target tokens `(B, T, V)`.
 
     Sequences are padded on the right with token 0, which does not affect any result. Subclasses only implement
-    `encode`, `start` and `decode`. Training, greedy search and beam search need no other methods.
+    `encode`, `start` and `decode`. Training and beam search need no other methods.
 
     Attributes:
         shared_embeddings: whether source and target tokens with the same id share an embedding.

@@ -1,4 +1,4 @@
-"""Batched greedy search and beam search for translations."""
+"""Batched beam search for translations. A beam of size 1 is greedy search."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -66,9 +66,8 @@ class Decoding:
         for places_B in lengths_B.argsort(stable=True).split(max(1, rows // self.beam_size)):
             part_B = lengths_B[places_B]
             memory = net.encode(source_BS[places_B, : int(part_B.max())], part_B)
-            search = greedy if self.beam_size == 1 else beam_search
             limits = self.limits(part_B).to(source_BS.device)
-            for place, best in zip(places_B.tolist(), search(net, memory, limits, self), strict=True):
+            for place, best in zip(places_B.tolist(), beam_search(net, memory, limits, self), strict=True):
                 found[place] = best
         return found
 
@@ -111,38 +110,8 @@ def _log_probabilities(logits_BV: Tensor, tokens_BT: Tensor, last_B: Tensor, opt
 
 
 @torch.no_grad()
-def greedy(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decoding) -> list[list[Hypothesis]]:
-    """Select the most likely token at each step, up to `limits_B` tokens including EOS."""
-    size, device = len(memory.states), memory.states.device
-    state = net.start(memory)
-    tokens_BT = torch.full((size, int(limits_B.max()) + 1), BOS, device=device)
-    total_B = torch.zeros(size, device=device, dtype=torch.promote_types(memory.states.dtype, torch.float32))
-    open_O = torch.arange(size, device=device)  # Only unfinished sentences are decoded.
-    for step in range(1, tokens_BT.shape[1]):
-        decoded = net.decode(tokens_BT[open_O, step - 1 : step], state, memory)
-        scores_OV = _log_probabilities(
-            decoded.logits[:, -1], tokens_BT[open_O, 1:step], limits_B[open_O] == step, options
-        )
-        best_O, token_O = scores_OV.max(dim=-1)
-        token_O = token_O.where(best_O.isfinite(), EOS)
-        tokens_BT[open_O, step] = token_O
-        total_B[open_O] += best_O
-        state, ongoing = decoded.state, (token_O != EOS).nonzero().flatten()
-        if len(ongoing) < len(open_O):
-            open_O, state, memory = select((open_O, state, memory), ongoing)
-        if not len(open_O):
-            break
-    found = []
-    for row, total in zip(tokens_BT[:, 1:].tolist(), total_B.tolist(), strict=True):
-        tokens = row[: row.index(EOS)]
-        score = total / (len(tokens) + 1) ** options.length_penalty
-        found.append([NOTHING if total == float("-inf") else Hypothesis(tokens, total, score)])
-    return found
-
-
-@torch.no_grad()
 def beam_search(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decoding) -> list[list[Hypothesis]]:
-    """Search with a beam of `beam_size` hypotheses per sentence.
+    """Search with a beam of `beam_size` hypotheses per sentence, up to `limits_B` tokens including EOS.
 
     A hypothesis is finished if EOS is among the `beam_size` best continuations of its sentence. A sentence is finished
     if it has `beam_size` finished hypotheses. The search is exact if the beam can hold all possible sequences.
