@@ -99,7 +99,7 @@ OURS = {
 }
 
 
-def belongs(path: str, family: str, package: str) -> bool:
+def is_in_family(path: str, family: str, package: str) -> bool:
     """Return whether a file belongs to a family. `package` is the package folder."""
     return any(fnmatchcase(path, pattern) for pattern in FAMILIES[family].files.replace("PACKAGE", package).split())
 

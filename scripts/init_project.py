@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-from families import FAMILIES, MAIN, PYPROJECT, belongs, dropped_keys, keep_sections
+from families import FAMILIES, MAIN, PYPROJECT, dropped_keys, is_in_family, keep_sections
 from new_task import check_spelling
 from vendor import build_wheel, reduce_lock
 
@@ -140,7 +140,7 @@ def check_name(name: str, paths: Iterable[str]) -> None:
 def generate(sources: Mapping[str, bytes], name: str, keep: tuple[str, ...], commit: str) -> dict[str, bytes]:
     """Return the contents of the project's files, keyed by path."""
     old = next(PurePosixPath(path).parts[1] for path in sources if re.fullmatch(r"src/\w+/__main__\.py", path))
-    kept = {path: file for path, file in sources.items() if any(belongs(path, f, f"src/{old}") for f in keep)}
+    kept = {path: file for path, file in sources.items() if any(is_in_family(path, f, f"src/{old}") for f in keep)}
     kept |= {path.removeprefix(OWN_FILES): file for path, file in sources.items() if path.startswith(OWN_FILES)}
     try:
         for path, keys in dropped_keys(keep).items():

@@ -36,13 +36,13 @@ def main() -> int:
 def update(project: Path, check: bool) -> int:
     """Merge the template's changes into a project, or only list them."""
     commit = template_files()[1]
-    answers = recorded(project)
+    answers = read_template_record(project)
     with tempfile.TemporaryDirectory(prefix="update-project-") as folder:
         before = regenerate(commit_of(answers), answers, Path(folder, "before"), project)
         after = regenerate(commit, answers, Path(folder, "after"), project)
         shutil.copy(project / RECORD, before)  # prevents merge conflicts in this file
         base, new = (tree(project, made, Path(folder)) for made in (before, after))
-    newer = [path for path in changed(project, base, new) if path != RECORD]
+    newer = [path for path in changed_files(project, base, new) if path != RECORD]
     if check or not newer:
         print(f"changed in the template: {', '.join(newer)}" if newer else f"nothing to do: {project} is up to date")
         return 1 if newer else 0
@@ -63,7 +63,7 @@ def commit_of(answers: Mapping[str, Any]) -> str:
     return commits[files]
 
 
-def recorded(project: Path) -> dict[str, Any]:
+def read_template_record(project: Path) -> dict[str, Any]:
     """Return the content of `.template.toml`. Exit with an error if the project has uncommitted changes."""
     answers = tomllib.loads((project / RECORD).read_text())
     if missing := [name for name in ("commit", "name", "keep") if not answers.get(name)]:
@@ -100,7 +100,7 @@ def tree(project: Path, files: Path, scratch: Path) -> str:
     return git(project, "write-tree", env=index)
 
 
-def changed(project: Path, *what: str) -> list[str]:
+def changed_files(project: Path, *what: str) -> list[str]:
     """Return the paths of the files that `git diff` lists for these arguments."""
     return [path for path in git(project, "diff", "--name-only", "-z", *what).split("\0") if path]
 
@@ -112,12 +112,12 @@ def merge(project: Path, base: str, new: str, commit: str) -> int:
     parent = git(project, "commit-tree", base, "-m", "the template before the update", env=environment)
     child = git(project, "commit-tree", new, "-p", parent, "-m", f"the template at {commit[:12]}", env=environment)
     git(project, "cherry-pick", "--no-commit", child, check=False, env=environment)
-    conflicts = set(changed(project, "--diff-filter=U"))
-    if stay := sorted(conflicts & set(changed(project, "--diff-filter=D", parent, "HEAD"))):
+    conflicts = set(changed_files(project, "--diff-filter=U"))
+    if stay := sorted(conflicts & set(changed_files(project, "--diff-filter=D", parent, "HEAD"))):
         git(project, "rm", "--quiet", "--force", "--", *stay)
         print(f"still deleted in the project: {', '.join(stay)}")
         conflicts -= set(stay)
-    staged = [path for path in changed(project, "--cached") if path not in conflicts]
+    staged = [path for path in changed_files(project, "--cached") if path not in conflicts]
     if not conflicts and not staged:
         sys.exit(f"error: git cannot merge into {project}: run `git cherry-pick --no-commit {child}` there")
     print(f"updated {project} to the template's commit {commit[:12]}, staged: {', '.join(staged) or 'nothing'}")

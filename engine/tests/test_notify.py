@@ -146,7 +146,7 @@ def test_a_patch_contains_no_url_in_new_lines_and_can_be_applied(workspace, monk
                    check=True)  # fmt: skip
     file.write_text(before + "notify: [https://h.com/SECRET, https://h.com/SECRET/more]\n")
     provenance.hide(["https://h.com/SECRET", "https://h.com/SECRET/more"])
-    patch, _ = provenance.uncommitted(workspace)
+    patch, _ = provenance.read_uncommitted_changes(workspace)
     file.write_text(before)
     subprocess.run(["git", "apply", "-"], input=patch, check=True)
     assert file.read_text() == before + "notify: [https://h.com/***, https://h.com/***]\n"

@@ -99,9 +99,9 @@ def test_state_of_a_fit(fit, name):
 @pytest.mark.parametrize("last", [False, True])
 def test_will_validate_ignores_a_requested_stop(fit, last):
     def asked(trainer):
-        trainer.should_stop = True
+        _lightning.set_should_stop(trainer, True)
         found = _lightning.will_validate(trainer), trainer.should_stop
-        trainer.should_stop = False
+        _lightning.set_should_stop(trainer, False)
         return found
 
     assert fit({"": asked}, val_check_interval=2 if last else 4)[0][""] == (last, True)
@@ -123,6 +123,10 @@ def test_is_in_hook_is_false_while_fetching_a_batch_and_in_training_step(trainer
     found: list[bool] = []
     trainer(max_epochs=1, limit_val_batches=0).fit(Asking())
     assert found == 8 * [False]
+
+
+def test_set_should_stop(fit):
+    assert fit({"": lambda trainer: _lightning.set_should_stop(trainer, True)})[1].global_step == 6
 
 
 def test_loop_state_and_set_loop_counters(fit):
@@ -206,14 +210,16 @@ def test_start_as_new_and_count_batches(trainer):
     assert made.num_training_batches == 4
 
 
-def test_reconfigure_limit_loops_set_root_dir_and_set_ended(trainer, tmp_path):
-    made = trainer(max_epochs=1)
+def test_reconfigure_limit_loops_set_root_dir_skip_sanity_check_and_set_ended(trainer, tmp_path):
+    made = trainer(max_epochs=1, num_sanity_val_steps=2)
     _lightning.reconfigure(made, callbacks=[], loggers=[], limit_val_batches=0)
     _lightning.limit_loops(made, -1, 3)
     _lightning.set_root_dir(made, str(tmp_path / "elsewhere"))
+    _lightning.skip_sanity_check(made)
     assert made.default_root_dir == str(tmp_path / "elsewhere")
     made.fit(Module())
     assert made.global_step == 3
+    assert made.num_sanity_val_steps == 0
     _lightning.set_ended(made, 7, 5)
     assert (_lightning.logged_steps(made), made.current_epoch) == (7, 5)
 

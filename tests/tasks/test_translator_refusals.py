@@ -8,7 +8,7 @@ from translation_data import SGD, Few, few, net, translator
 
 from lit_engine.errors import CheckpointError, DataError, UserError
 from lit_project.models.seq2seq.search import Decoding
-from lit_project.tasks.translation.command import translated
+from lit_project.tasks.translation.command import translate_all
 from lit_project.tasks.translation.figures import Translations
 from lit_project.tasks.translation.task import Translator
 
@@ -58,10 +58,10 @@ def test_diverged_net_produces_empty_translations(trainer):
 
 def test_lone_accent_is_treated_as_empty_text():
     task = translator(few(strip_accents=True))
-    found = translated(task, ["The cat sleeps.", "\u0301"], Decoding(), 8, print)
+    found = translate_all(task, ["The cat sleeps.", "\u0301"], Decoding(), 8, print)
     assert [len(best) for best in found] == [1, 0]
     with pytest.raises(DataError, match="the text is empty"):
-        task.served("\u0301")
+        task.answer_text("\u0301")
 
 
 def test_rejects_a_negative_max_length():

@@ -65,7 +65,7 @@ def test_words_never_seen_are_unknown():
     ids = vocabulary.encode("a dog cat")
     assert ids[1] == UNK
     assert vocabulary.decode(ids) == "a <unk> cat"
-    assert vocabulary.unknown("a dog cat!") == ["dog", "!"]
+    assert vocabulary.unknown_words("a dog cat!") == ["dog", "!"]
     assert vocabulary.pieces([PAD, UNK, BOS, EOS]) == ["<pad>", "<unk>", "<s>", "</s>"]
 
 

@@ -66,6 +66,16 @@ def set_root_dir(trainer: Trainer, path: str) -> None:
     trainer._default_root_dir = path  # type: ignore[attr-defined]
 
 
+def set_should_stop(trainer: Trainer, should_stop: bool) -> None:
+    """Ask the loops to stop after this batch, or cancel that request."""
+    trainer.should_stop = should_stop
+
+
+def skip_sanity_check(trainer: Trainer) -> None:
+    """Skip the sanity check, for example in a resumed run whose original run already passed it."""
+    trainer.num_sanity_val_steps = 0
+
+
 def skip_sigterm_broadcast(trainer: Trainer) -> None:
     """Skip the broadcast of a SIGTERM flag, which would synchronize all processes before each step.
 

@@ -177,7 +177,7 @@ class Session:
             "headline": get_headline_metric(model),
             **({"fork": self.fork.origin} if self.fork else {}),
             **provenance(),
-            "changed": self.cli.changed(),
+            "changed": self.cli.changed_options(),
         }
 
     def _describe_to_loggers(self, facts: dict[str, Any], best: ModelCheckpoint | None) -> None:
@@ -233,7 +233,10 @@ class Session:
         if self.signals.number:
             raise Interrupted(self.signals.number)
         self.status = 1
-        words = [f"--{name}={value}" for name, value in accumulating(self.options.trainer, self.saver.smaller).items()]
+        words = [
+            f"--{name}={value}"
+            for name, value in options_for_accumulation(self.options.trainer, self.saver.smaller).items()
+        ]
         urls = [f"--notify={url}" for url in self.options.notify or ()]
         self.again = ["fit", f"--run={self.run.path}", *words, *urls]
         where = f"in epoch {trainer.current_epoch}, step {trainer.global_step}"
@@ -339,7 +342,7 @@ class Session:
                 logger.finish(status)
         if self.lock is not None:
             if hasattr(self, "record"):
-                self.record.ended(status)
+                self.record.record_exit(status)
             self.lock.release()
         if not is_first() or not hasattr(self, "run") or self.again:
             return
@@ -452,7 +455,7 @@ class Session:
                 print_once(format_metrics(trainer.callback_metrics, model))
 
 
-def accumulating(trainer: Namespace, number: int) -> dict[str, int]:
+def options_for_accumulation(trainer: Namespace, number: int) -> dict[str, int]:
     """Return options for `number` micro-batches per step. Scale limits and intervals that count micro-batches."""
     counts = ("limit_train_batches", "overfit_batches", "val_check_interval")  # floats are fractions of an epoch
     found = {"trainer.accumulate_grad_batches": number}

@@ -122,7 +122,7 @@ def test_loaded_splits_are_fingerprinted_and_known_ones_are_skipped(trainer):
     runner.fit(classifier(), datamodule=data)
     found = fingerprints(runner)
     assert found.keys() == {"train", "val", "sampling"}
-    assert found["train"] == fingerprint(Images(batch_size=4).loaded("train"))
+    assert found["train"] == fingerprint(Images(batch_size=4).load_split("train"))
     assert fingerprints(runner, known=found) == {}
 
 

@@ -14,7 +14,7 @@ from lit_engine.checkpoints.choose import choose_checkpoint, find_newest_checkpo
 from lit_engine.errors import RunError
 from lit_engine.load import load_data, load_model
 from lit_engine.run.directory import RunDir, write_text
-from lit_engine.run.provenance import provenance, read_git_state, uncommitted
+from lit_engine.run.provenance import provenance, read_git_state, read_uncommitted_changes
 
 
 def save(run, name, step=1):
@@ -151,7 +151,7 @@ def test_the_patch_reproduces_the_code_that_ran_in_a_clone(tmp_path, git, monkey
     left_out = {"keys.py": "1", "secrets.yaml": "1", "src/data.csv": "1", "src/huge.py": "#" * 1_000_001}
     for name, text in left_out.items():
         (code / name).write_text(text)
-    patch, included = uncommitted(code)
+    patch, included = read_uncommitted_changes(code)
     assert patch.startswith(b"".join(b"New file, not in this patch: %s\n" % name.encode() for name in left_out))
     assert set(included) == {"a.py", "b\xe9 c.py", "d.png", "old.py", "staged.py", "src/new dir/new.py"}
     (tmp_path / "code.patch").write_bytes(patch)
@@ -162,14 +162,14 @@ def test_the_patch_reproduces_the_code_that_ran_in_a_clone(tmp_path, git, monkey
         (code / name).unlink()
     assert git("status", "--porcelain") == before
     (code / "a.py").write_text("a" * 1_000_001)
-    assert uncommitted(code)[0].startswith(b"The changes are not kept: a patch of 1,0")
+    assert read_uncommitted_changes(code)[0].startswith(b"The changes are not kept: a patch of 1,0")
     monkeypatch.setenv("PATH", "")
-    assert uncommitted(code)[0].startswith(b"The changes are not known")
+    assert read_uncommitted_changes(code)[0].startswith(b"The changes are not known")
 
 
 def test_a_run_keeps_the_patch_of_each_fit(run, monkeypatch):
     patches = iter(((b"one", ["a.py"]), (b"two", ["b.py"])))
-    monkeypatch.setattr("lit_engine.run.directory.uncommitted", lambda folder: next(patches))
+    monkeypatch.setattr("lit_engine.run.directory.read_uncommitted_changes", lambda folder: next(patches))
     for dirty in (True, True, False):
         run.describe("", {"git": {"dirty": dirty}})
     assert {file.name: file.read_bytes() for file in run.path.glob("*.patch")} == {

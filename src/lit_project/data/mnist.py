@@ -57,7 +57,7 @@ class FashionMNIST(ImageData):
                 if not (raw / archive).with_suffix("").exists() and not check_integrity(str(raw / archive), md5)
             ]
             if not missing:
-                raise self._unreadable(error) from error
+                raise self._unreadable_error(error) from error
             reason = str(error).rpartition("got:")[2].strip()
             urls = ", ".join(f"{dataset.mirrors[0]}{archive}" for archive in missing)
             raise DataError(
@@ -70,7 +70,7 @@ class FashionMNIST(ImageData):
         try:
             dataset = self._torchvision()(str(self.root), train=split != "test")
         except BROKEN_ARCHIVE as error:
-            raise self._unreadable(error) from error
+            raise self._unreadable_error(error) from error
         images, targets = dataset.data[:, None], dataset.targets.long()
         if split == "test":
             return images, targets
@@ -85,7 +85,7 @@ class FashionMNIST(ImageData):
 
         return getattr(datasets, self.NAME)
 
-    def _unreadable(self, error: Exception) -> DataError:
+    def _unreadable_error(self, error: Exception) -> DataError:
         reason = str(error) or type(error).__name__
         raw = self.root / self.NAME / "raw"
         return DataError(f"cannot unpack or read {self.NAME} in {raw} ({reason}): delete the *-ubyte files there")

@@ -134,9 +134,9 @@ class Regressor(Task):
         features, targets = batch[0], batch[1]
         outputs = at_least_float32(self.outputs(features))
         predictions = outputs * self.target_std + self.target_mean
-        true, error = _double(targets), _double(predictions) - _double(targets)
+        true, error = _to_float64(targets), _to_float64(predictions) - _to_float64(targets)
         # Standardised targets have the same R² and are close to zero, so no digits are lost in SS_tot.
-        z = (true - _double(self.target_mean)) / _double(self.target_std)
+        z = (true - _to_float64(self.target_mean)) / _to_float64(self.target_std)
         sums = dict(zip(SUMS, (error**2, error.abs(), z, z**2), strict=True))
         columns = {f"{name}/{k}": s for name, v in sums.items() for k, s in enumerate(v.sum(dim=0).unbind())}
         self.step(self.loss(outputs, self.standardise(targets)), len(targets), **columns)
@@ -152,7 +152,7 @@ class Regressor(Task):
             torch.tensor([means[f"{name}/{k}"] for k in range(len(self.target_names))], dtype=torch.double)
             for name in SUMS
         )
-        std = _double(self.target_std.cpu())
+        std = _to_float64(self.target_std.cpu())
         r2 = 1 - squared / std**2 / (second - first**2)
         varies = second - first**2 > 1e-12 * second  # Due to rounding, equal numbers may have a tiny variance.
         self.r2 = {name: float(value) for name, value, real in zip(self.target_names, r2, varies, strict=True) if real}
@@ -199,6 +199,6 @@ class Regressor(Task):
         return Exported({"model": part}, difference, "standard deviations of a target")
 
 
-def _double(values: Tensor) -> Tensor:
+def _to_float64(values: Tensor) -> Tensor:
     """Convert to float64, so that sums over many samples are accurate. MPS tensors are moved to the CPU first."""
     return values.cpu().double() if values.device.type == "mps" else values.double()

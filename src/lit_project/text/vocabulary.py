@@ -44,7 +44,7 @@ class Vocabulary(ABC):
         """Encode several sentences."""
         return [self.encode(sentence) for sentence in sentences]
 
-    def unknown(self, sentence: str) -> list[str]:
+    def unknown_words(self, sentence: str) -> list[str]:
         """Return the words of a prepared sentence that contain an unknown token."""
         return [word for word in sentence.split() if UNK in self.encode(word)]
 
@@ -110,7 +110,7 @@ class WordVocabulary(Vocabulary):
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [self._token(i).replace(JOINER, "") for i in ids]
 
-    def unknown(self, sentence: str) -> list[str]:
+    def unknown_words(self, sentence: str) -> list[str]:
         return [word.replace(JOINER, "") for word in split_words(sentence, self.language) if word not in self.ids]
 
     def as_dict(self) -> dict[str, Any]:

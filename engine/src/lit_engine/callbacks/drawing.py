@@ -21,7 +21,7 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained", dpi=120)
 
 
-def shortened(text: str, most: int) -> str:
+def shorten_middle(text: str, most: int) -> str:
     """Replace the middle of a string with an ellipsis if it has more than `most` characters."""
     if len(text) <= most:
         return text

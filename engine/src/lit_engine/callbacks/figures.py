@@ -15,8 +15,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from lit_engine.callbacks.drawing import CHART, PHOTOS, log_table, new_figure, scale, shortened
-from lit_engine.callbacks.record import MetricsCSV, best_checkpoint, monitored
+from lit_engine.callbacks.drawing import CHART, PHOTOS, log_table, new_figure, scale, shorten_middle
+from lit_engine.callbacks.record import MetricsCSV, best_checkpoint, monitored_metrics
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.distributed.processes import all_gathered
 from lit_engine.run.directory import RunDir
@@ -81,7 +81,7 @@ def step_curves(curves: Mapping[str, Curve], what: str = "learning rate") -> Fig
         columns = 1 if len(curves) <= LEGEND_ROWS else 3
         letters = 60 // columns  # number of characters that fit into a column at this font size
         for line in axes.get_lines():
-            line.set_label(shortened(str(line.get_label()), letters))
+            line.set_label(shorten_middle(str(line.get_label()), letters))
         rows = -(-len(curves) // columns)
         figure.set_figheight(4 + (0.16 * rows if columns > 1 else 0))
         place = {} if columns == 1 else {"loc": "outside lower center", "ncols": columns, "fontsize": 7}
@@ -123,7 +123,7 @@ def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> F
 
 def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", columns: int = 6) -> Figure:
     """Draw images `(C, H, W)` with values in [0, 1], in colour if C is 3. Long caption lines are shortened."""
-    captions = ["\n".join(shortened(line, CAPTION) for line in caption.split("\n")) for caption in captions]
+    captions = ["\n".join(shorten_middle(line, CAPTION) for line in caption.split("\n")) for caption in captions]
     columns = min(columns, max(len(images), 3))
     rows = -(-len(images) // columns) or 1
     tall = max((image.shape[1] / image.shape[2] for image in images), default=1)
@@ -225,7 +225,7 @@ def score_curves(scores: Mapping[str, tuple[Tensor, Tensor]], title: str = "") -
         ap = metrics.binary_average_precision(probabilities, targets)
         auc = metrics.binary_auroc(probabilities, targets)
         step = len(recall) // MOST_POINTS + 1
-        name = shortened(label, CAPTION)
+        name = shorten_middle(label, CAPTION)
         left.step(recall.flip(0)[::step], precision.flip(0)[::step], where="pre", label=f"{name}: AP {ap:.4f}")
         right.plot(false[::step], true[::step], label=f"{name}: AUC {auc:.4f}")
     right.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--")
@@ -307,7 +307,9 @@ class Figures(DrawsEvaluation):
             return
         columns, rows = RunDir(Path(trainer.default_root_dir)).history()
         validated = [name for name in columns if get_stage(name) == "val" and not is_detail(name)][:MOST_CURVES]
-        if curves := extract_curves(rows, [*getattr(pl_module, "headline_metrics", validated), *monitored(trainer)]):
+        if curves := extract_curves(
+            rows, [*getattr(pl_module, "headline_metrics", validated), *monitored_metrics(trainer)]
+        ):
             figure = learning_curves(curves, _best_epoch(trainer))
             about = "Training and validation metrics per epoch. The dotted line marks the best checkpoint."
             save_figure(trainer, "learning_curves", figure, caption=about)

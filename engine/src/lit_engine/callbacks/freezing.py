@@ -33,14 +33,14 @@ class Unfreezing(Callback):
     def _find_rule(self, name: str) -> list[str]:
         return [path for path in self.schedule if name == path or name.startswith(path + ".")]
 
-    def begins(self, name: str) -> int | None:
+    def first_epoch_of(self, name: str) -> int | None:
         """Return the first epoch in which a parameter or module trains, or None if it never does."""
         covering = self._find_rule(name)
         return self.schedule[max(covering, key=len)] if covering else 0
 
-    def frozen(self, name: str, epoch: int) -> bool:
+    def is_frozen(self, name: str, epoch: int) -> bool:
         """Return whether a parameter or module is frozen in an epoch."""
-        begins = self.begins(name)
+        begins = self.first_epoch_of(name)
         return begins is None or epoch < begins
 
     def of_first_epoch(self) -> "Unfreezing":
@@ -58,10 +58,10 @@ class Unfreezing(Callback):
             if path not in modules or not path:
                 hint = did_you_mean(path, filter(None, modules))
                 raise UserError(f"Unfreezing: the model has no module {path!r}{hint}")
-        if all(self.frozen(name, 0) for name, _ in pl_module.named_parameters()):
+        if all(self.is_frozen(name, 0) for name, _ in pl_module.named_parameters()):
             raise UserError("Unfreezing: nothing is left to train in epoch 0")
         for name, parameter in pl_module.named_parameters():
-            if self.begins(name) is None:
+            if self.first_epoch_of(name) is None:
                 parameter.requires_grad_(False)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -78,15 +78,16 @@ class Unfreezing(Callback):
         epoch = trainer.current_epoch
         changed = False
         for name, parameter in pl_module.named_parameters():
-            if self.begins(name) is None or not self._find_rule(name):  # the model itself may freeze other parameters
+            # The model itself may freeze other parameters.
+            if self.first_epoch_of(name) is None or not self._find_rule(name):
                 continue
-            trains = not self.frozen(name, epoch)
+            trains = not self.is_frozen(name, epoch)
             changed |= parameter.requires_grad != trains
             parameter.requires_grad_(trains)
             if not trains:
                 parameter.grad = None
         for name, module in pl_module.named_modules():
             if isinstance(module, BatchNorm) and self._find_rule(name):
-                module.train(not self.frozen(name, epoch))
+                module.train(not self.is_frozen(name, epoch))
         if changed:
             wrap_again(trainer.strategy, pl_module)

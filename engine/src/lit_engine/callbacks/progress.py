@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from lit_engine._lightning import has_validated, logged_values
-from lit_engine.callbacks.record import COUNTERS, RATE, best_checkpoint, join_metrics, monitored
+from lit_engine.callbacks.record import COUNTERS, RATE, best_checkpoint, join_metrics, monitored_metrics
 from lit_engine.data.module import accumulation_steps
 from lit_engine.data.sampler import Loader
 from lit_engine.distributed.processes import print_once, replicas
@@ -28,7 +28,7 @@ def collect_progress_metrics(trainer: Trainer, pl_module: LightningModule, runni
     """Return the mean training metrics from `running`, and the latest headline and monitored validation metrics."""
     values = {f"train/{name}": value for name, value in running.means().items()} if running else {}
     known = trainer.callback_metrics
-    for name in (*(f"val/{name}" for name in getattr(pl_module, "headline_metrics", ())), *monitored(trainer)):
+    for name in (*(f"val/{name}" for name in getattr(pl_module, "headline_metrics", ())), *monitored_metrics(trainer)):
         if name in known and split_stage(name)[0] != "train":
             values[name] = known[name].item()
     return values
@@ -55,10 +55,12 @@ class ProgressLines(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit":
-            self._validated = {recorded_name(name, "val"): value for name, value in _logged(trainer).items()}
+            self._validated = {recorded_name(name, "val"): value for name, value in _logged_metrics(trainer).items()}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        values = {n: value for n, value in _logged(trainer).items() if n not in COUNTERS and not RATE.fullmatch(n)}
+        values = {
+            n: value for n, value in _logged_metrics(trainer).items() if n not in COUNTERS and not RATE.fullmatch(n)
+        }
         running = totals_of(pl_module)  # sums of this process only
         if running:
             values |= collect_progress_metrics(trainer, pl_module, running.reduce(pl_module))
@@ -82,7 +84,7 @@ class ProgressLines(Callback):
         return is_best
 
 
-def _logged(trainer: Trainer) -> dict[str, float]:
+def _logged_metrics(trainer: Trainer) -> dict[str, float]:
     """Return the metrics that the current stage has logged, without details such as per-class metrics."""
     return {name: value.item() for name, value in logged_values(trainer).items() if not is_detail(name)}
 

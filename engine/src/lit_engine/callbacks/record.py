@@ -19,7 +19,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from lit_engine._lightning import has_validated, logged_values, scales_loss, set_ended, set_root_dir
+from lit_engine._lightning import has_validated, logged_values, scales_loss, set_ended, set_root_dir, set_should_stop
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.data.fingerprint import fingerprints
 from lit_engine.data.module import accumulation_steps
@@ -114,7 +114,7 @@ class MetricsCSV(Logger):
         metrics = {n: value.item() if isinstance(value, Tensor) else value for n, value in metrics.items()}
         if not self._rows or int(self._rows[-1]["step"]) != step:
             self._rows.append({"step": step})
-        self._rows[-1].update({k: _round_to(v, 7) if isinstance(v, float) else v for k, v in metrics.items()})
+        self._rows[-1].update({k: _format_significant(v, 7) if isinstance(v, float) else v for k, v in metrics.items()})
         columns = list(dict.fromkeys([*self._columns, *COUNTERS, *metrics]))
         if columns != self._columns:  # the header changes
             self._columns, self._final, self._text = columns, 0, ""
@@ -201,11 +201,11 @@ class RunRecord(Callback):
             _check_watched(trainer)
         self._start = perf_counter()
         if self._stopped and self.is_unchanged:
-            trainer.should_stop = True
+            set_should_stop(trainer, True)
         for one in trainer.early_stopping_callbacks:
             exhausted = one.stopping_reason == EarlyStoppingReason.PATIENCE_EXHAUSTED
             if (one.stopped_epoch > 0 and not exhausted) or one.wait_count >= max(1, one.patience):
-                trainer.should_stop = True
+                set_should_stop(trainer, True)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin(trainer)
@@ -288,7 +288,7 @@ class RunRecord(Callback):
             "steps": trainer.global_step,
             "seconds": round(perf_counter() - self._start, 2),
             "parameters": sum(parameter.numel() for parameter in pl_module.parameters()),
-            **self._trained(trainer),
+            **self._training_metrics(trainer),
             # leave out metrics of an earlier epoch if the last epoch was not validated
             **(self._validated if has_validated(trainer) else {}),
         }
@@ -299,7 +299,7 @@ class RunRecord(Callback):
             values[f"best {best.monitor}"] = best.best_model_score.item()
         self.run.record("fit", values)
 
-    def _trained(self, trainer: Trainer) -> dict[str, float]:
+    def _training_metrics(self, trainer: Trainer) -> dict[str, float]:
         """Return the latest training metrics without learning rates."""
         metrics = trainer.callback_metrics
         # Metrics of the module's `on_train_epoch_end` are not in `_logged`, because the hooks of callbacks run first.
@@ -314,7 +314,7 @@ class RunRecord(Callback):
         single = [name for name in names if (plain := INTERVAL.sub("", name)) == name or plain not in names]
         return _numbers({name: metrics[name] for name in single if not RATE.fullmatch(name)}, "train")
 
-    def ended(self, status: int) -> None:
+    def record_exit(self, status: int) -> None:
         """Record the exit status of `fit`, unless the run had already finished or the disk is full."""
         with contextlib.suppress(OSError, RunError):
             if self.provenance is not None and self.started:
@@ -326,7 +326,7 @@ class RunRecord(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "validate":
-            self._evaluated(trainer, pl_module, "validate", "val")
+            self._record_evaluation(trainer, pl_module, "validate", "val")
             return
         _check_watched(trainer)
         if not trainer.sanity_checking:
@@ -339,9 +339,9 @@ class RunRecord(Callback):
             self.provenance["data"] |= fingerprints(trainer, self.provenance["data"])
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._evaluated(trainer, pl_module, "test", "test")
+        self._record_evaluation(trainer, pl_module, "test", "test")
 
-    def _evaluated(self, trainer: Trainer, pl_module: LightningModule, section: str, split: str) -> None:
+    def _record_evaluation(self, trainer: Trainer, pl_module: LightningModule, section: str, split: str) -> None:
         values = _numbers(logged_values(trainer), split)
         if not trainer.is_global_zero:
             return
@@ -376,7 +376,7 @@ def best_checkpoint(trainer: Trainer) -> ModelCheckpoint | None:
     return next(found, None)
 
 
-def monitored(trainer: Trainer) -> list[str]:
+def monitored_metrics(trainer: Trainer) -> list[str]:
     """Return the metrics that callbacks monitor to choose a checkpoint or to stop early."""
     callbacks = [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks]
     return [str(name) for name in (getattr(callback, "monitor", None) for callback in callbacks) if name]
@@ -421,7 +421,7 @@ def format_metrics(metrics: Mapping[str, Tensor], module: Any) -> str:
     return join_metrics(values, module) + count
 
 
-def _round_to(value: float, digits: int) -> str:
+def _format_significant(value: float, digits: int) -> str:
     """Round a value to this many significant digits. Whole numbers, such as counts, keep all digits."""
     return str(int(value)) if value.is_integer() and abs(value) < 2**53 else f"{value:.{digits}g}"
 
@@ -445,5 +445,6 @@ def _numbers(metrics: Mapping[str, Tensor], stage: str) -> dict[str, float]:
     values = {recorded_name(name, stage): value.item() for name, value in metrics.items() if name not in COUNTERS}
     # Round to six digits, because further digits differ between machines.
     return {
-        name: int(value) if name.endswith("/samples") else float(_round_to(value, 6)) for name, value in values.items()
+        name: int(value) if name.endswith("/samples") else float(_format_significant(value, 6))
+        for name, value in values.items()
     }

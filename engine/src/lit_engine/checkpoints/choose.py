@@ -23,7 +23,7 @@ def find_newest_checkpoint(run: RunDir) -> tuple[Path, list[Path]]:
     """
     if is_intact(last := run.checkpoints / "last.ckpt"):
         return last, []
-    files = _resumable(run)
+    files = _resumable_checkpoints(run)
     intact = sort_by_age(files)
     damaged = [path for path in files if path not in intact]
     if not files:
@@ -43,7 +43,7 @@ def choose_checkpoint(run: RunDir, which: str = "best") -> Path:
         RunError: if there is no such checkpoint.
     """
     if which == "last":
-        return _existing(run, run.checkpoints / "last.ckpt")
+        return _check_exists(run, run.checkpoints / "last.ckpt")
     if which == "average":
         epochs = sorted(run.checkpoints.glob("epoch[0-9]*.ckpt"))
         if not epochs:
@@ -51,7 +51,7 @@ def choose_checkpoint(run: RunDir, which: str = "best") -> Path:
         return average(epochs, run.checkpoints / NAME)
     if which != "best":
         inside = run.checkpoints / which
-        return inside if inside.is_file() else _existing(run, Path(which))
+        return inside if inside.is_file() else _check_exists(run, Path(which))
     return _best(run)
 
 
@@ -66,7 +66,9 @@ def checkpoint_to_fork(run: RunDir, which: str) -> Path:
         return _best(run) if which == "best" else find_newest_checkpoint(run)[0]
     if not which.isdecimal():
         raise UserError(f"--fork {run.path}@{which}: write @best, @last or @ followed by an epoch number")
-    of_epoch = {trained - 1: file for file in sort_by_age(_resumable(run)) if (trained := epochs_in(read(file))[1])}
+    of_epoch = {
+        trained - 1: file for file in sort_by_age(_resumable_checkpoints(run)) if (trained := epochs_in(read(file))[1])
+    }
     if int(which) not in of_epoch:
         known = ", ".join(map(str, sorted(of_epoch))) or "none"
         raise RunError(
@@ -81,7 +83,7 @@ def weights_of(source: str | Path) -> Path:
     return choose_checkpoint(RunDir.open(source)) if is_run else Path(source)
 
 
-def _resumable(run: RunDir) -> list[Path]:
+def _resumable_checkpoints(run: RunDir) -> list[Path]:
     """Return the checkpoints from which a run could resume, even if they are damaged.
 
     The checkpoint of `NaNGuard` is omitted, because its counters include the batches of the failed step.
@@ -99,7 +101,7 @@ def _best(run: RunDir) -> Path:
         return candidates[0]
     newest = find_newest_checkpoint(run)[0]
     states = read(newest).get("callbacks", {}).values()
-    recorded = [_recorded(run, state) for state in states if state.get("best_model_score") is not None]
+    recorded = [_recorded_best(run, state) for state in states if state.get("best_model_score") is not None]
     named = [path for path in recorded if path.is_file()]
     best = (named or sort_by_age(candidates) or [newest])[0]
     if best == newest and read(best).get("global_step") == 0:
@@ -112,14 +114,14 @@ def _best(run: RunDir) -> Path:
     return best
 
 
-def _recorded(run: RunDir, state: dict[str, Any]) -> Path:
+def _recorded_best(run: RunDir, state: dict[str, Any]) -> Path:
     """Return the path of the best checkpoint in a callback's state, even if the run was moved."""
     folder = Path(state["dirpath"])
     here = run.checkpoints if folder.name == run.checkpoints.name else folder
     return here / os.path.relpath(state["best_model_path"], folder)
 
 
-def _existing(run: RunDir, path: Path) -> Path:
+def _check_exists(run: RunDir, path: Path) -> Path:
     if not path.is_file():
         there = ", ".join(sorted(p.name for p in run.checkpoints.glob("*.ckpt"))) or "none"
         raise RunError(f"no such checkpoint: {path} (available in the run: {there})")

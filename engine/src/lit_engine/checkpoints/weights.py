@@ -43,7 +43,7 @@ def match(model: nn.Module, state: Mapping[str, Tensor], meaningless: Collection
     weights of a lazy layer have no shape yet, so they match any shape. The buffers of modules with custom loading code,
     such as torch's quantization observers, also match any shape.
     """
-    own, resized = model.state_dict(), set(_resized(model))
+    own, resized = model.state_dict(), set(_resizable_buffers(model))
     common = [name for name in own if name in state and name not in meaningless]
     shaped = [name for name in common if isinstance(own[name], Tensor) and not is_lazy(own[name])]
     other_shape = [name for name in shaped if own[name].shape != state[name].shape and name not in resized]
@@ -56,7 +56,7 @@ def match(model: nn.Module, state: Mapping[str, Tensor], meaningless: Collection
     )
 
 
-def _resized(model: nn.Module) -> Iterator[str]:
+def _resizable_buffers(model: nn.Module) -> Iterator[str]:
     """Yield the names of the buffers whose shapes may change when a state dict is loaded."""
     for path, module in model.named_modules():
         if replaces_loading(module) and not isinstance(module, BatchNorm):

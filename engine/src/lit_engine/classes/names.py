@@ -120,7 +120,7 @@ def import_named(config: Path) -> None:
 
 def import_class(path: Any, base: type[Made], source: Any) -> type[Made]:
     """Import a class that the checkpoint `source` requires. Raise CheckpointError if this is not allowed or fails."""
-    if not isinstance(path, str) or path.partition(".")[0] not in _allowed():
+    if not isinstance(path, str) or path.partition(".")[0] not in _allowed_packages():
         raise CheckpointError(f"{source} is a checkpoint of {path}: {_rule(path)}")
     try:
         found = resolve_name(path)
@@ -139,7 +139,7 @@ def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[
     """
     parser = ArgumentParser(exit_on_error=False)
     try:
-        with limited_imports(sorted(_allowed())):
+        with limited_imports(sorted(_allowed_packages())):
             names = parser.add_class_arguments(kind, skip=set(given), fail_untyped=False, instantiate=False)
             known = {name: parameters[name] for name in names if name in parameters}
             config = parser.parse_object(known, defaults=False)
@@ -190,7 +190,7 @@ def _rule(path: Any) -> str:
     return f"a checkpoint can only use classes from {known}; if you trust the file, {hint}"
 
 
-def _allowed() -> set[str]:
+def _allowed_packages() -> set[str]:
     """Return the packages whose classes and functions a checkpoint may use."""
     imported = {name for name in sys.modules if name.isidentifier()} - sys.stdlib_module_names - {"jsonargparse"}
     return {*list_trusted_packages(), *imported}
@@ -201,7 +201,7 @@ def _iterate_named(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(config, Namespace | dict):
         for name, value in (vars(config) if isinstance(config, Namespace) else config).items():
             if name == "class_path" and isinstance(config, Namespace):
-                yield f"{key}.{name}", _imported(value)
+                yield f"{key}.{name}", _import_object(value)
             else:
                 yield from _iterate_named(value, f"{key}.{name}")
     elif isinstance(config, list | tuple):
@@ -211,7 +211,7 @@ def _iterate_named(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, config
 
 
-def _imported(path: str) -> Any:
+def _import_object(path: str) -> Any:
     parts = path.split(".")
     ends = (end for end in range(len(parts) - 1, 0, -1) if ".".join(parts[:end]) in sys.modules)
     end = next(ends)

@@ -147,9 +147,9 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
                 used = [value for option, value in pairs(args) if option in (CONFIG, "--run") and value]
                 print(f"{args[0]}: {', '.join(used) or 'as given'}", flush=True)  # the imports below take seconds
             args = ["--help" if word == "--help=all" else word for word in args]
-            return _imported("lit_engine.session").run(project, args)
+            return _import_quickly("lit_engine.session").run(project, args)
         module, _, function = commands[args[0]].partition(":")
-        status = getattr(_imported(module), function)(args[1:])
+        status = getattr(_import_quickly(module), function)(args[1:])
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
@@ -171,7 +171,7 @@ def all_commands(project: Project) -> dict[str, str]:
     return {**tools, **own}
 
 
-def _imported(name: str) -> ModuleType:
+def _import_quickly(name: str) -> ModuleType:
     """Import a module. To save time, the many objects that the import creates are excluded from garbage collection."""
     if name not in sys.modules:
         import_lazily()

@@ -381,7 +381,7 @@ class LitCLI(LightningCLI):
             if all(getattr(kind, name, None) is getattr(LightningModule, name) for name in LOADERS):
                 raise UserError(f"{kind.__name__} has no dataloaders: set --data to a LightningDataModule")
 
-    def changed(self) -> dict[str, list[Any]]:
+    def changed_options(self) -> dict[str, list[Any]]:
         """Return the options that overlays or the command line have changed from the first config.
 
         Each option is mapped to its value in the first config (None if not set) and its new value.

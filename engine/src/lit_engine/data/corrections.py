@@ -32,7 +32,7 @@ class Relabelled(Subset):
         return [self[index] for index in indices]
 
 
-def described(data: Any, split: "Split") -> Mapping[int, Mapping[str, str]]:
+def describe_samples(data: Any, split: "Split") -> Mapping[int, Mapping[str, str]]:
     """Map each sample's index in the predictions to its description. Return {} if the data have no `inputs` method."""
     return data.inputs(split) if hasattr(data, "inputs") else {}
 
@@ -42,7 +42,7 @@ def sample_ids(data: "SplitData", split: "Split") -> list[str]:
 
     The id is a hash of the sample's description, such as its file or text, or else a hash of the input tensor.
     """
-    rows = described(data, split).values()
+    rows = describe_samples(data, split).values()
     if any(rows):
         return [_hash(repr(sorted(row.items())).encode()) for row in rows]
     dataset, found = data.dataset(split), []
@@ -72,7 +72,7 @@ def apply_corrections(data: "SplitData", file: str) -> None:
     for split in ("val", "test"):
         with suppress(DataError):  # there may be no test split
             if unknown and split not in data.splits and data.has_split(split):
-                data.splits[split] = data.loaded(split)
+                data.splits[split] = data.load_split(split)
         if unknown and split in data.splits:
             unknown = unknown - {*sample_ids(data, split)}
     if unknown:

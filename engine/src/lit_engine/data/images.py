@@ -282,7 +282,7 @@ class ImageData(SplitData):
         """
         raise NotImplementedError
 
-    def loaded(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
+    def load_split(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
         """Return the result of `load` after checking all images and targets that are in memory.
 
         Raises:

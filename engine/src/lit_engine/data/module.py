@@ -144,7 +144,7 @@ class SplitData(LightningDataModule):
         """Return a split as tensors with samples along the first axis, or as an object that maps indices to a batch."""
         raise NotImplementedError
 
-    def loaded(self, split: Split) -> Any:
+    def load_split(self, split: Split) -> Any:
         """Load a split in the form that is stored in `splits`. Subclasses may check or encode the result of `load`."""
         return self.load(split)
 
@@ -159,7 +159,7 @@ class SplitData(LightningDataModule):
             needed = ("test",) if self.new is None else ()
         for split in needed:
             if split not in self.splits:
-                self.splits[split] = self.loaded(split)
+                self.splits[split] = self.load_split(split)
         if self.folds and not self._folded and self.new is None:
             raise self._no_folds()
         if stage != "fit":

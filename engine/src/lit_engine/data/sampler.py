@@ -103,7 +103,7 @@ class EpochBatches(Sampler[Tensor]):
             raise DataError("there are no samples to load")
         self.epoch = self.start = 0
         self.parts = num_replicas * accumulate  # batches per step across all processes
-        self.batch_size = batch_size or whole_parts(global_batch_size or 0, num_replicas, accumulate)
+        self.batch_size = batch_size or samples_per_micro_batch(global_batch_size or 0, num_replicas, accumulate)
         self.together = self.batch_size * num_replicas
         self.step = self.together * accumulate
         self.fillers: set[int] = set()
@@ -166,7 +166,7 @@ def draw(weights: Tensor, generator: torch.Generator) -> Tensor:
     return torch.searchsorted(ends, points, right=True)
 
 
-def whole_parts(global_batch_size: int, processes: int, accumulate: int) -> int:
+def samples_per_micro_batch(global_batch_size: int, processes: int, accumulate: int) -> int:
     """Return the number of samples per process and micro-batch. Raise DataError if this is not a whole number."""
     parts = processes * accumulate
     if global_batch_size % parts or not global_batch_size:

@@ -192,7 +192,7 @@ class Rendezvous:
             self._join()
             try:
                 self._wait(lambda: self.part.add("joined", 0) == self.size)
-                refusal = describe_version_mismatch(self._infos(range(self.size)))
+                refusal = describe_version_mismatch(self._describe_ranks(range(self.size)))
             except UserError as error:
                 refusal = str(error)
             self.part.set("started", refusal)
@@ -233,24 +233,24 @@ class Rendezvous:
             waited = time.monotonic() - self.began
             # Wait 5 s longer than rank 0, so that rank 0 reports the missing processes.
             if waited > JOIN_SECONDS + (5 if self.rank and self.part is not None else 0):
-                raise UserError(f"{self.who} has waited {JOIN_SECONDS:g} s for {self._missing()}")
+                raise UserError(f"{self.who} has waited {JOIN_SECONDS:g} s for {self._describe_missing_ranks()}")
             if waited > min(30, JOIN_SECONDS / 2) and not self.told:
                 self.told = True
-                print(f"{self.who} waits for {self._missing()}", file=sys.stderr, flush=True)
+                print(f"{self.who} waits for {self._describe_missing_ranks()}", file=sys.stderr, flush=True)
             time.sleep(0.05)
 
-    def _missing(self) -> str:
+    def _describe_missing_ranks(self) -> str:
         if self.part is None:
             return f"rank 0 at {self.where}"
         there = [rank for rank in range(self.size) if self.part.check([str(rank)])]
-        known = [f"{rank} ({info['host']})" for rank, info in zip(there, self._infos(there), strict=True)]
+        known = [f"{rank} ({info['host']})" for rank, info in zip(there, self._describe_ranks(there), strict=True)]
         lacking = [str(rank) for rank in range(self.size) if rank not in there]
         return (
             f"rank {shorten(', '.join(lacking), 200)} of {self.size} at {self.where}; "
             f"connected: {shorten(', '.join(known), 400)}"
         )
 
-    def _infos(self, ranks: Iterable[int]) -> list[dict[str, str]]:
+    def _describe_ranks(self, ranks: Iterable[int]) -> list[dict[str, str]]:
         return [json.loads(info) for info in self.part.multi_get([str(rank) for rank in ranks])]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import options_of
-from lit_engine.training.layout import evaluating
+from lit_engine.training.layout import evaluation_mode
 
 NUMBER = int | float | str  # types of hyperparameters in TensorBoard
 
@@ -53,7 +53,7 @@ class TensorBoardExtras(Callback):
         if pl_module.device_mesh is None:  # a model sharded across processes is not traced
             try:
                 # tracing must not update batch norm statistics
-                with evaluating(pl_module), warnings.catch_warnings():
+                with evaluation_mode(pl_module), warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)  # used by TensorBoard's writer
                     for writer in writers:
                         writer.add_graph(pl_module, images[:1])

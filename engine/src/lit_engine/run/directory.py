@@ -32,7 +32,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from lit_engine.errors import RunError, did_you_mean
 from lit_engine.project import current
-from lit_engine.run.provenance import uncommitted
+from lit_engine.run.provenance import read_uncommitted_changes
 
 BEFORE_NAN = "before-nan.ckpt"  # written by NaNGuard
 YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is eight times as fast
@@ -195,7 +195,7 @@ class RunDir:
         """
         patch = b""
         if (provenance.get("git") or {}).get("dirty"):
-            patch, files = uncommitted(current().folder)
+            patch, files = read_uncommitted_changes(current().folder)
             provenance = {**provenance, "patch": files}
         entries = [*self.entries(), provenance]
         for file, content in ((self.config_file, config.encode()), (self.path / "code.patch", patch)):

@@ -85,7 +85,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
+def read_uncommitted_changes(folder: Path) -> tuple[bytes, list[str]]:
     """Return the changes since the commit as a patch for `git apply`, and the list of changed files.
 
     The patch includes all changes to tracked files, and small new source files in src/ and configs/. Omitted new files

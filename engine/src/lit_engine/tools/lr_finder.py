@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.tuner import Tuner
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from lit_engine._lightning import limit_loops, reconfigure
+from lit_engine._lightning import limit_loops, reconfigure, set_should_stop
 from lit_engine.callbacks.figures import new_figure, save_figure
 from lit_engine.callbacks.figures import step_curves as draw_rates
 from lit_engine.callbacks.freezing import Unfreezing
@@ -85,7 +85,7 @@ class RangeTest(Callback):
         self._sum = 0.98 * self._sum + 0.02 * float(trainer.strategy.reduce(loss, reduce_op="mean"))
         self.losses.append(self._sum / (1 - 0.98 ** (len(self.losses) + 1)))
         if not math.isfinite(self.losses[-1]) or self.losses[-1] > 4 * min(self.losses) > 0:  # diverged
-            trainer.should_stop = True
+            set_should_stop(trainer, True)
 
 
 def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:

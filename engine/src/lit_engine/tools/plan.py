@@ -10,13 +10,13 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ProgressBar
 
-from lit_engine._lightning import limit_loops, reconfigure
+from lit_engine._lightning import limit_loops, reconfigure, skip_sanity_check
 from lit_engine.callbacks.progress import ProgressLines
 from lit_engine.callbacks.record import MetricsCSV
 from lit_engine.data.module import accumulation_steps
 from lit_engine.distributed.processes import is_first, measure_peak_memory, print_once
 from lit_engine.errors import UserError
-from lit_engine.session import Session, accumulating
+from lit_engine.session import Session, options_for_accumulation
 from lit_engine.tools.lr_finder import PlanDone
 from lit_engine.tools.output import json_document
 from lit_engine.tools.profile import memory_line, synchronized_time
@@ -157,7 +157,7 @@ def plan(session: Session) -> None:
         # If the configured micro-batch fits, try larger sizes. Otherwise, use the largest size that fits.
         others = range(1, parts) if meter.fits else range(parts + 1, step + 1)
         for number in [number for number in others if step and step % number == 0]:
-            changes = accumulating(session.options.trainer, number)
+            changes = options_for_accumulation(session.options.trainer, number)
             changes |= {"data.batch_size": step // number} if size else {}
             other = Session(session.project, [*session.args, *(f"--{name}={value}" for name, value in changes.items())])
             try:
@@ -182,7 +182,7 @@ def attempt(session: Session) -> Meter:
     device, every = trainer.strategy.root_device, trainer.check_val_every_n_epoch
     if isinstance(model, Task):
         model.schedules = []  # schedules depend on the length of the actual run
-    trainer.num_sanity_val_steps = 0
+    skip_sanity_check(trainer)
     callbacks, count, meter = trainer.callbacks, Count(every), Meter()  # type: ignore[attr-defined]
     loggers = [one for one in trainer.loggers if isinstance(one, MetricsCSV)]
     reconfigure(trainer, callbacks=[count], loggers=[], check_val_every_n_epoch=every and 1)

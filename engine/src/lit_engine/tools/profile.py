@@ -123,13 +123,13 @@ class Profile(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.parts.turn()
         reconfigure(trainer, profiler=self.before)
-        found = self._found(trainer)
+        found = self._measurements(trainer)
         file = self._file(trainer, "profile")
         file.write_text(json.dumps(found, indent=2))
         if trainer.is_global_zero:
             print("\n".join([*table(found), f"profile: {file}"]), flush=True)
 
-    def _found(self, trainer: Trainer) -> dict[str, Any]:
+    def _measurements(self, trainer: Trainer) -> dict[str, Any]:
         seconds, device = self.parts.seconds, trainer.strategy.root_device
         measuring = seconds.pop(MEASURING)
         total = sum(seconds.values())

@@ -24,15 +24,15 @@ class Totals:
     def add(self, count: float | Tensor, **sums: Tensor) -> None:
         """Add scalar sums without waiting for the device. `count` is the number or weight of the samples or tokens."""
         if isinstance(count, Tensor) and count.is_floating_point():
-            count = count.to(_wide(count.device))
+            count = count.to(_sum_dtype(count.device))
         # Do not add in place, because the mark may refer to the same tensor.
         self.count = self.count + count
         for name, value in sums.items():
             value = value.detach()
             if name in self.sums:
-                self.sums[name] = _on(value.device, self.sums[name]) + value  # restored sums are on the CPU
+                self.sums[name] = _scalar_on(value.device, self.sums[name]) + value  # restored sums are on the CPU
             else:
-                self.sums[name] = value.to(_wide(value.device))
+                self.sums[name] = value.to(_sum_dtype(value.device))
 
     def gather(self, task: LightningModule) -> dict[str, Any]:
         """Return the `sums` and the `count` with one value per replica, `(W,)` each. All processes must call this."""
@@ -65,8 +65,8 @@ class Totals:
 
         All processes must call this. Unlike `reduce`, this sends only one small tensor.
         """
-        now, before = (_on(task.device, sums.get("loss", 0.0)) for sums in (self.sums, self._marked))
-        added = torch.stack([now - before, _on(task.device, self.count - self._marked_count)])
+        now, before = (_scalar_on(task.device, sums.get("loss", 0.0)) for sums in (self.sums, self._marked))
+        added = torch.stack([now - before, _scalar_on(task.device, self.count - self._marked_count)])
         size, _, group = replicas(task.trainer)
         total, count = (all_reduced(added, group=group) if size > 1 else added).tolist()
         # If there are several processes, others may have added a loss.
@@ -91,7 +91,7 @@ def totals_of(module: LightningModule) -> Totals | None:
     return running if isinstance(running, Totals) else None
 
 
-def _wide(device: torch.device) -> torch.dtype:
+def _sum_dtype(device: torch.device) -> torch.dtype:
     """Return float64, or float32 on MPS, which lacks float64. Long float32 sums lose precision."""
     return torch.double if device.type != "mps" else torch.float
 
@@ -110,9 +110,9 @@ def _column(values: Iterable[float]) -> Tensor:
     return torch.tensor([*values], dtype=torch.double)
 
 
-def _on(device: torch.device, value: float | Tensor) -> Tensor:
+def _scalar_on(device: torch.device, value: float | Tensor) -> Tensor:
     """Return a number as a scalar tensor. Unlike copying a number to the GPU, filling a tensor does not block."""
-    wide = _wide(device)
+    wide = _sum_dtype(device)
     return value.to(device, wide) if isinstance(value, Tensor) else torch.full((), value, dtype=wide, device=device)
 
 
@@ -155,7 +155,7 @@ class StepMean:
             return
         accumulated, (size, _, group) = trainer.accumulate_grad_batches, replicas(trainer)
         if self._count is not self._unit or accumulated > 1:
-            unit, total = (_on(trainer.strategy.root_device, count) for count in (self._unit, self._count))
+            unit, total = (_scalar_on(trainer.strategy.root_device, count) for count in (self._unit, self._count))
             if size > 1:
                 total = all_reduced(total, group=group)
             # `accumulated * size` undoes the divisions by Lightning (micro-batches) and by DDP or FSDP2 (replicas).

@@ -105,7 +105,7 @@ class _CopiedBuffers:
 
 
 @contextmanager
-def evaluating(net: nn.Module) -> Iterator[None]:
+def evaluation_mode(net: nn.Module) -> Iterator[None]:
     """Set evaluation mode in a `with` block. Afterwards, each module returns to its previous mode."""
     modes = [(module, module.training) for module in net.modules()]
     net.eval()

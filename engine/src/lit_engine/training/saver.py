@@ -182,7 +182,7 @@ class Saver(Callback):
             _lightning.finish_restart(trainer)
             _lightning.skip_validation_if_not_due(trainer)
             _lightning.log_again(trainer, self._logged)
-        self._trainable_at_start = _trainable(pl_module)
+        self._trainable_at_start = _training_state(pl_module)
         for name, look in zip(LAST_HOOKS, (self.after_start, self.after_step, self.after_validation), strict=True):
             setattr(pl_module, name, _call_after(getattr(pl_module, name), look, trainer))
 
@@ -305,7 +305,7 @@ class Saver(Callback):
         stops = self._stops_later or trainer.should_stop
         self._stops_later = stops and within
         if stops:
-            trainer.should_stop = not within
+            _lightning.set_should_stop(trainer, not within)
         self._cut_short = will_end(trainer) and not last
         return within
 
@@ -415,7 +415,7 @@ class Saver(Callback):
         states = _lightning.metric_states(pl_module) if self._states is None else self._states
         own = {"logged": _lightning.logged_so_far(trainer), "states": states}
         checkpoint["logged_so_far"] = all_gathered([own], trainer)
-        trainable = _trainable(pl_module) | (_lightning.modes_in_training(trainer) if trainer.validating else {})
+        trainable = _training_state(pl_module) | (_lightning.modes_in_training(trainer) if trainer.validating else {})
         checkpoint["trainable"] = {
             name: [self._trainable_at_start.get(name, now), now] for name, now in trainable.items()
         }
@@ -435,7 +435,7 @@ class Saver(Callback):
         self._metrics = checkpoint.get("metrics", {})
         self._trainable = checkpoint.get("trainable", {})
         self._precedes_plateau = checkpoint.get("precedes_plateau", False)
-        trainer.num_sanity_val_steps = 0  # the original run passed the sanity check
+        _lightning.skip_sanity_check(trainer)
         shares, rank = checkpoint.get("logged_so_far", []), trainer.global_rank
         if trainer.state.fn == "fit" and len(shares) == trainer.world_size:
             self._logged = shares[rank]["logged"]
@@ -462,7 +462,7 @@ def _call_after(hook: Callable[..., Any], look: Callable[[Trainer], None], train
     return hook_and_look
 
 
-def _trainable(module: LightningModule) -> dict[str, bool]:
+def _training_state(module: LightningModule) -> dict[str, bool]:
     """Return whether each parameter is trainable, and whether each submodule is in train mode."""
     parameters = {name: weight.requires_grad for name, weight in module.named_parameters()}
     return parameters | {name: part.training for name, part in module.named_modules()}

@@ -233,7 +233,7 @@ class Task(_lightning.QuickModule):
         if trainer is not None and not trainer.training:
             self.evaluated.add(count, **sums)
             return mean
-        if self._fills():
+        if self._is_filler():
             count = 0
         else:
             self.running.add(count, **sums)
@@ -248,10 +248,10 @@ class Task(_lightning.QuickModule):
         trainer = _lightning.trainer_of(self)
         if trainer is not None and not trainer.training:
             self.evaluated.add(0, **sums)
-        elif not self._fills():
+        elif not self._is_filler():
             self.running.add(0, **sums)
 
-    def _fills(self) -> bool:
+    def _is_filler(self) -> bool:
         """Return whether this training batch only repeats a sample of another batch (see `EpochBatches`)."""
         trainer = _lightning.trainer_of(self)
         return trainer is not None and getattr(trainer.train_dataloader, "filler", False)

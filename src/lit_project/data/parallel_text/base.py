@@ -212,7 +212,7 @@ class TranslationData(SplitData):
         moved = super().transfer_batch_to_device(batch[:1] + batch[2:], device, dataloader_idx)
         return PairBatch(moved[0], batch.source_lengths, *moved[1:])
 
-    def loaded(self, split: Split) -> EncodedPairs:
+    def load_split(self, split: Split) -> EncodedPairs:
         """Return the encoded pairs of a split after filtering by length. Evaluation pairs also include their texts."""
         pairs = self.pairs(split)
         train = split == "train"
@@ -252,13 +252,13 @@ class CarvedData(TranslationData):
         """Return all raw sentence pairs as (source, target)."""
         raise NotImplementedError
 
-    def given(self) -> dict[str, Pairs]:
+    def given_splits(self) -> dict[str, Pairs]:
         """Return the evaluation splits that are provided separately from the pool."""
         return {}
 
     @cached_property
-    def _carved(self) -> dict[str, Pairs]:
-        given, pool = self.given(), self.keep(self.pool())
+    def _carve_splits(self) -> dict[str, Pairs]:
+        given, pool = self.given_splits(), self.keep(self.pool())
         sizes = {"val": self.val_size, "test": self.test_size}
         sizes = {name: size for name, size in sizes.items() if name not in given}
         if sizes and self.overlong == "drop":
@@ -278,7 +278,7 @@ class CarvedData(TranslationData):
         return {**{name: [pool[i] for i in own] for name, own in indices.items()}, **given}
 
     def read(self, split: Split) -> Pairs:
-        return self._carved[split]
+        return self._carve_splits[split]
 
     def _is_overlong(self, pair: tuple[str, str]) -> bool:
         """Return whether either sentence has more than `max_length` words.

@@ -169,7 +169,7 @@ class EncodedText:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def padded(self, indices: Tensor) -> Tensor:
+    def pad_batch(self, indices: Tensor) -> Tensor:
         """Return the sentences at `indices` `(B,)`, padded with PAD to the longest of them, as int64 `(B, L)`."""
         lengths = self.lengths[indices]
         position_L = torch.arange(int(lengths.max()))
@@ -197,5 +197,5 @@ class EncodedPairs:
 
     def __getitem__(self, indices: Tensor) -> PairBatch:
         texts = None if self.texts is None else [self.texts[i] for i in indices.tolist()]
-        source, target = self.source.padded(indices), self.target.padded(indices)
+        source, target = self.source.pad_batch(indices), self.target.pad_batch(indices)
         return PairBatch(source, self.source.lengths[indices], target, indices, texts)

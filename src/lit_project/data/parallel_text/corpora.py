@@ -111,7 +111,7 @@ class ParallelText(CarvedData):
     def pool(self) -> Pairs:
         return self._read(self.train)
 
-    def given(self) -> dict[str, Pairs]:
+    def given_splits(self) -> dict[str, Pairs]:
         return {split: self._read(files) for split, files in self.files.items() if files is not None}
 
     def _read(self, files: Files) -> Pairs:

@@ -186,7 +186,7 @@ def _states(subject: Subject) -> Iterator[tuple[str, str]]:
         yield _sentence(subject, f"{english} {state}", french)
 
 
-def _conjugated(subject: Subject, verb: Verb, tense: str, with_be: bool) -> tuple[str, str]:
+def _conjugate(subject: Subject, verb: Verb, tense: str, with_be: bool) -> tuple[str, str]:
     base, third, past = verb.english.split(", ")
     if tense == "present":
         return third if subject.person == 2 else base, verb.present.split()[subject.person]
@@ -201,7 +201,7 @@ def _conjugated(subject: Subject, verb: Verb, tense: str, with_be: bool) -> tupl
 def _motions(subject: Subject) -> Iterator[tuple[str, str]]:
     """Yield sentences such as "she arrives", "he came back yesterday" or "we will leave on Monday"."""
     for verb, tense in product(MOTIONS, TENSES):
-        english, french = _conjugated(subject, verb, tense, with_be=True)
+        english, french = _conjugate(subject, verb, tense, with_be=True)
         for when, quand in (("", ""), *ADVERBS[tense]):
             yield _sentence(subject, f"{english} {when}".strip(), f"{french} {quand}".strip())
 
@@ -211,7 +211,7 @@ def _actions(subject: Subject) -> Iterator[tuple[str, str]]:
     objects = product(ARTICLES, THINGS, (False, True), (None, *COLOURS))
     phrases = [_noun_phrase(article, noun, plural, colour) for article, noun, plural, colour in objects]
     for verb, tense in product(ACTIONS, TENSES):
-        english, french = _conjugated(subject, verb, tense, with_be=False)
+        english, french = _conjugate(subject, verb, tense, with_be=False)
         for thing, chose in phrases:
             yield _sentence(subject, f"{english} {thing}", f"{french} {chose}")
 

@@ -66,10 +66,10 @@ def translate(args: Sequence[str]) -> int:
         found = []
         with suppress(EOFError):
             while text := input().strip():
-                found += translated(task, [text], decoding, 1)
+                found += translate_all(task, [text], decoding, 1)
                 write(found if options.output else found[-1:], options.output, decoding.n_best > 1)
         return 0
-    found = translated(task, sentences, decoding, options.batch_size)
+    found = translate_all(task, sentences, decoding, options.batch_size)
     if options.attention is not None:
         draw_attention(task, sentences[0], found[0][0], options.attention)
     write(found, options.output, decoding.n_best > 1)
@@ -127,13 +127,13 @@ def note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr)
 
 
-def translated(
+def translate_all(
     task: Translator, sentences: Sequence[str], decoding: Decoding, batch_size: int, note: Callable[..., None] = note
 ) -> list[list[Translation]]:
     """Return the best translations of each sentence (none for blank sentences). `note` reports problematic input."""
     prepared = [task.preparation(text) for text in sentences]
     lengths = [len(ids) for ids in task.source_vocabulary.encode_all(prepared)]
-    unknown = list(dict.fromkeys(word for text in prepared for word in task.source_vocabulary.unknown(text)))
+    unknown = list(dict.fromkeys(word for text in prepared for word in task.source_vocabulary.unknown_words(text)))
     if unknown:
         note(f"not in the vocabulary: {first_of(unknown)}")
     if cut := sum(length > task.max_length for length in lengths):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from lit_engine.distributed.processes import all_gathered
 from lit_engine.errors import CheckpointError, DataError, UserError
 from lit_engine.training.exact import Totals
-from lit_engine.training.layout import evaluating
+from lit_engine.training.layout import evaluation_mode
 from lit_engine.training.schedules import OptimizerFactory, build_optimizer, build_schedulers
 from lit_engine.training.task import Task
 from lit_project.models.losses import at_least_float32
@@ -245,13 +245,13 @@ class Translator(Task):
 
         return exported(self, batch)
 
-    def served(self, text: str) -> dict[str, Any]:
+    def answer_text(self, text: str) -> dict[str, Any]:
         """Return a translation with its score, notes (unknown words and truncation) and attention map for `serve`."""
-        from lit_project.tasks.translation.command import translated
+        from lit_project.tasks.translation.command import translate_all
         from lit_project.tasks.translation.figures import attention_map
 
         notes: list[str] = []
-        if not (found := translated(self, [text], self.decoding, 1, notes.append)[0]):
+        if not (found := translate_all(self, [text], self.decoding, 1, notes.append)[0]):
             raise DataError("the text is empty: there is nothing to translate")
         best = found[0]
         row: dict[str, Any] = {"translation": best.text, "score": best.score, "note": "; ".join(notes)}
@@ -289,7 +289,7 @@ class Translator(Task):
             DataError: a sentence is empty.
             UserError: the model's probabilities are not finite.
         """
-        with evaluating(self.net):
+        with evaluation_mode(self.net):
             found = (decoding or self.decoding).search(self.net, *self.encode(sentences))
         if any(one[0] == NOTHING for one in found):
             raise UserError("the model's probabilities are not finite, because its training has diverged")
@@ -307,7 +307,7 @@ class Translator(Task):
         """
         source_1S, length_1 = self.encode([sentence])
         inputs_1T = torch.tensor([[BOS, *tokens]], device=self.device)
-        with evaluating(self.net):
+        with evaluation_mode(self.net):
             memory = self.net.encode(source_1S, length_1)
             weights = self.net.decode(inputs_1T, self.net.start(memory), memory, attention=True).attention
         if weights is None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_engine.checkpoints.choose import choose_checkpoint
-from lit_engine.data.corrections import described, sample_ids
+from lit_engine.data.corrections import describe_samples, sample_ids
 from lit_engine.data.images import ImageData
 from lit_engine.data.module import Split
 from lit_engine.data.sampling import classes_of
@@ -62,7 +62,7 @@ def read_samples(folder: Path) -> Samples:
             by_seed.append(_probabilities(task.to(device), data, device))
             features = _features(task, data, device) if features is None else features
         ids = sample_ids(data, "test")
-        known = described(data, "test") or {place: {} for place in range(len(ids))}
+        known = describe_samples(data, "test") or {place: {} for place in range(len(ids))}
         for sample, (index, more) in zip(ids, known.items(), strict=True):
             named = {f"input/{name}" if name in OWN else name: value for name, value in more.items()}
             rows.append({"id": sample, "fold": fold, "index": index, **named})

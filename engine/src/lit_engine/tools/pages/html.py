@@ -111,7 +111,7 @@ class Html(str):
     """A string that is already HTML and must not be escaped."""
 
 
-def escaped(text: str) -> Html:
+def escape_html(text: str) -> Html:
     """Escape a string, unless it is already HTML."""
     return text if isinstance(text, Html) else Html(escape(text))
 
@@ -119,7 +119,7 @@ def escaped(text: str) -> Html:
 def link(text: str, file: Path, folder: Path) -> str:
     """Return a link from a page in `folder` to a file, or plain text if the file does not exist."""
     address = quote(os.path.relpath(file, folder))
-    return Html(f'<a href="{escape(address)}">{escaped(text)}</a>') if file.exists() else text
+    return Html(f'<a href="{escape(address)}">{escape_html(text)}</a>') if file.exists() else text
 
 
 def heading(text: str, level: int = 2, within: str = "") -> str:
@@ -146,10 +146,10 @@ def facts(pairs: Mapping[str, str]) -> str:
 def code(text: str, summary: str = "") -> str:
     """Return a code block. If a `summary` is given, the block is collapsed and labelled with the summary."""
     block = f'<pre tabindex="0">{escape(text)}</pre>'
-    return folded(summary, block) if summary else block
+    return collapsible(summary, block) if summary else block
 
 
-def folded(summary: str, part: str) -> str:
+def collapsible(summary: str, part: str) -> str:
     """Return a page section that is hidden until its summary is clicked."""
     return f"<details><summary>{escape(summary)}</summary>{part}</details>"
 
@@ -213,7 +213,7 @@ def _render_cell(cell: Cell, kind: str) -> str:
     text, key = cell if isinstance(cell, tuple) else (cell, None)
     kind = kind or (' class="long"' if len(text) > 60 and not isinstance(text, Html) else "")
     data = "" if key is None else f' data-key="{"" if math.isnan(key) else key}"'
-    return f"<td{kind}{data}>{escaped(text)}</td>"
+    return f"<td{kind}{data}>{escape_html(text)}</td>"
 
 
 def picture(figure: Figure, what: str) -> str:

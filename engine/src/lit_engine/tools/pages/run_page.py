@@ -124,16 +124,16 @@ def _files(folder: Path) -> str:
         if file.is_file() and file.name[0] != "." and file != folder / "index.html":
             size = file.stat().st_size
             rows.append([html.link(str(file.relative_to(folder)), file, folder), (f"{size / 1000:,.1f} kB", size)])
-    return html.folded(f"All {len(rows)} files", html.table(["file", "size"], rows))
+    return html.collapsible(f"All {len(rows)} files", html.table(["file", "size"], rows))
 
 
-def _short(run: Run, key: str) -> str:
+def _class_name(run: Run, key: str) -> str:
     return str(run.options.get(key, "")).rpartition(".")[2]
 
 
 def _summary(run: Run) -> str:
     """Return a line with the model, the data, the size and duration of the training run, and its state."""
-    what = " of ".join(filter(None, (_short(run, "model"), _short(run, "model.net"))))
+    what = " of ".join(filter(None, (_class_name(run, "model"), _class_name(run, "model.net"))))
     last = run.rows[-1] if run.rows and run.state != "finished" else {}
     known = {name: float(last[name]) + (name == "epoch") for name in ("epoch", "step") if last.get(name)}
     known = {f"{name}s": value for name, value in known.items()} | run.metrics
@@ -147,7 +147,7 @@ def _summary(run: Run) -> str:
         pace = f"{pace} on {devices}" if pace else f"on {devices}"
     peak = max((entry.get("peak_memory_gb", 0) for entry in entries), default=0)
     memory = f"peak memory {peak:.2f} GB" if peak else ""
-    told = [f"{what} on {_short(run, 'data')}", *sizes, str(duration(run.seconds)[0]), pace, memory, run.state]
+    told = [f"{what} on {_class_name(run, 'data')}", *sizes, str(duration(run.seconds)[0]), pace, memory, run.state]
     return "; ".join(filter(None, told)) + "."
 
 
@@ -279,7 +279,7 @@ def _weights_of(run: Run, sections: dict[str, Any]) -> str:
 
 def render_card(run: Run) -> str:
     """Return the model card with metadata in the format of the Hugging Face Hub."""
-    sections, data = RunDir(run.path).metrics(), _short(run, "data") or "unknown"
+    sections, data = RunDir(run.path).metrics(), _class_name(run, "data") or "unknown"
     kind = next((section["task"] for section in sections.values() if "task" in section), "other")
     results: list[dict[str, Any]] = []
     columns = _columns(run, sections)

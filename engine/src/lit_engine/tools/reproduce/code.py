@@ -27,7 +27,7 @@ class Code(NamedTuple):
     left_out: list[str]  # new Python files that code.patch does not contain
 
 
-def impossible(run: RunDir, why: str) -> RunError:
+def irreproducible(run: RunDir, why: str) -> RunError:
     """Return the error for a run that cannot be reproduced."""
     return RunError(f"{run.path} cannot be reproduced: {why}")
 
@@ -42,7 +42,7 @@ def checkout(run: RunDir, git: Mapping[str, Any], folder: Path) -> Iterator[Code
     package, tree, patch = current().folder.resolve(), folder / "code", run.path / "code.patch"
     changes = patch.read_text(errors="replace").splitlines() if git.get("dirty") and patch.exists() else []
     if git.get("dirty") and (not changes or changes[0].startswith("The changes are not ")):
-        raise impossible(run, "the code had uncommitted changes, which were not recorded")
+        raise irreproducible(run, "the code had uncommitted changes, which were not recorded")
     root = Path(_git(run, package, "rev-parse", "--show-toplevel"))
     _git(run, root, "worktree", "add", "--detach", str(tree), git["commit"])
     try:
@@ -51,7 +51,7 @@ def checkout(run: RunDir, git: Mapping[str, Any], folder: Path) -> Iterator[Code
         inside = tree / package.relative_to(root)  # missing if the package is installed as a wheel
         inside = inside if inside.is_dir() else tree / "src" / package.name
         if not inside.is_dir():
-            raise impossible(run, f"the commit has no package {package.name}")
+            raise irreproducible(run, f"the commit has no package {package.name}")
         project = next(path for path in inside.parents if (path / "pyproject.toml").exists() or path == tree)
         path, library = [inside.parent], find_package_folder("lit_engine").resolve().parent
         if library.is_relative_to(root) and (tree / library.relative_to(root)).is_dir():
@@ -99,7 +99,7 @@ def create_environment(run: RunDir, recorded: Mapping[str, str | None], project:
         done = subprocess.run([uv, "--quiet", "--project", "/", *words], capture_output=True, text=True)
         if done.returncode:
             why = shorten(" ".join(re.sub(r"[×╰─▶│├]", " ", done.stderr).split()), 300)
-            raise impossible(run, f"uv {words[0]} failed: {why}; --here uses the current environment")
+            raise irreproducible(run, f"uv {words[0]} failed: {why}; --here uses the current environment")
     return python
 
 
@@ -110,5 +110,5 @@ def _git(run: RunDir, folder: Path, *args: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
-        raise impossible(run, f"git {args[0]} failed in {folder}: {said.removeprefix('fatal: ')}") from error
+        raise irreproducible(run, f"git {args[0]} failed in {folder}: {said.removeprefix('fatal: ')}") from error
     return done.stdout.rstrip("\n")

@@ -17,7 +17,7 @@ from lit_engine.cli.arguments import OptionParser
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
 from lit_engine.tools.output import HELP, json_document
-from lit_engine.tools.reproduce.code import checkout, create_environment, impossible
+from lit_engine.tools.reproduce.code import checkout, create_environment, irreproducible
 from lit_engine.tools.reproduce.outcome import compare_results, differences, guess_reason
 
 FOLDER = Path("reproductions")
@@ -79,21 +79,23 @@ def check(run: RunDir) -> dict[str, Any]:
     """
     entries, state = run.entries(), run.state()
     if not entries:
-        raise impossible(run, "provenance.json, which records the commit, is missing")
+        raise irreproducible(run, "provenance.json, which records the commit, is missing")
     if state != "finished":
-        raise impossible(run, f"the run is {state}, but only finished runs can be compared")
+        raise irreproducible(run, f"the run is {state}, but only finished runs can be compared")
     changed = [name for name in ("git", "versions", "processes", "cpu_threads") if any(
         entry.get(name) != entries[0].get(name) for entry in entries)]  # fmt: skip
     changed += [name for name in ("config.1.yaml", "code.1.patch") if (run.path / name).exists()]
     if changed:
-        raise impossible(run, f"the run was resumed with different code, options or versions ({', '.join(changed)})")
+        raise irreproducible(
+            run, f"the run was resumed with different code, options or versions ({', '.join(changed)})"
+        )
     entry = entries[0]
     if not (entry.get("git") or {}).get("commit"):
-        raise impossible(run, "no commit was recorded, because the code was not in a Git repository")
+        raise irreproducible(run, "no commit was recorded, because the code was not in a Git repository")
     if (weights := entry.get("init_from")) and not Path(weights).exists():
-        raise impossible(run, f"the initial weights {weights} do not exist")
+        raise irreproducible(run, f"the initial weights {weights} do not exist")
     if (fork := entry.get("fork")) and not Path(fork["run"], "config.yaml").exists():
-        raise impossible(run, f"the run was forked from {fork['run']}, which does not exist")
+        raise irreproducible(run, f"the run was forked from {fork['run']}, which does not exist")
     return {**entries[-1], **{name: entry.get(name) for name in ("init_from", "init_prefixes", "fork")}}
 
 
@@ -131,7 +133,7 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
         for started in again.entries():
             _check_start(run, entry, started)
         if status := process.wait():
-            raise impossible(run, f"`fit` failed with exit status {status}; see its message above")
+            raise irreproducible(run, f"`fit` failed with exit status {status}; see its message above")
     except BaseException:
         process.terminate()
         process.wait()
@@ -145,9 +147,9 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
 def _check_start(run: RunDir, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Print how the reproduction differs from the run. Raises RunError if the forked run or the data have changed."""
     if before["fork"] and before["fork"]["step"] != now["fork"]["step"]:
-        raise impossible(run, f"{before['fork']['run']} has been trained further since the fork")
+        raise irreproducible(run, f"{before['fork']['run']} has been trained further since the fork")
     known, found = before.get("data") or {}, now.get("data") or {}
     if different := [split for split in found if split in known and known[split] != found[split]]:
-        raise impossible(run, f"the data have changed ({', '.join(different)})")
+        raise irreproducible(run, f"the data have changed ({', '.join(different)})")
     for change in differences(before, now):
         print(f"note: {change}", flush=True)

@@ -62,7 +62,7 @@ def table_of(found: Comparison) -> list[Column]:
         return columns_of(found, found.rows, found.keys)
     (group,) = found.rows
     means = [_mean(group, name) for name in found.metrics]
-    pooled = [_pooled(group, name) for name in found.metrics]
+    pooled = [_pooled_cell(group, name) for name in found.metrics]
     columns = [Column("metric", found.metrics), Column("mean ± sd", means), Column("over all folds", pooled)]
     return columns if any(cell[0] for cell in pooled) else columns[:2]
 
@@ -156,8 +156,8 @@ def _mean(row: Row, name: str) -> Cell:
     return (number(mean, sd) + few, mean) if n else ("", None)
 
 
-def _pooled(row: Row, name: str) -> Cell:
-    pooled = row.pooled(name)
+def _pooled_cell(row: Row, name: str) -> Cell:
+    pooled = row.pooled_mean(name)
     return cell_of(None if pooled is None else pooled[0])
 
 
@@ -168,11 +168,11 @@ def _states(row: Row) -> str:
 def _options(rows: Sequence[Row], key: str) -> list[Cell]:
     """Return the values of an option, shortened unless this would make different values look the same."""
     values = [row.runs[0].options.get(key, "") for row in rows]
-    form = _short if len({_short(value) for value in values}) == len({repr(value) for value in values}) else str
+    form = _shorten if len({_shorten(value) for value in values}) == len({repr(value) for value in values}) else str
     return [(form(value), value) if isinstance(value, float) else form(value) for value in values]
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     if isinstance(value, str) and CLASS.fullmatch(value):
         return value.rpartition(".")[2]
     if isinstance(value, str | float):

@@ -33,7 +33,7 @@ class Row:
         """Return the mean, standard deviation (n − 1) and n of a metric, with nan if there are too few values."""
         return mean_sd([run.metrics[name] for run in self.counted if name in run.metrics])
 
-    def pooled(self, name: str) -> tuple[float, str, float] | None:
+    def pooled_mean(self, name: str) -> tuple[float, str, float] | None:
         """Return a metric's sample-weighted mean over folds, the unit (samples, tokens or pixels) and the count."""
         runs = [run for run in self.counted if name in run.metrics]
         unit = next(
@@ -91,13 +91,13 @@ class Comparison:
         options = {key for run in runs for key in run.options}
         differing = find_differing_options([run.options for run in runs])
         self.over = [_full_name(key.replace(".init_args", ""), options, differing) for key in over]
-        _known("option", self.over, options)
+        _check_known("option", self.over, options)
         known = dict.fromkeys(name for run in runs for name in run.metrics)
         self.chosen: list[str] = []
         for name in chosen:
             matching = [n for n in known if n == name or (strip_stage(n) == name and get_stage(n) != "train")]
             self.chosen += matching or [name]
-        _known("metric", self.chosen, known)
+        _check_known("metric", self.chosen, known)
         keys = [key for key in differing if key not in self.over]
         groups: dict[Any, list[Run]] = {}
         for run in runs:
@@ -108,10 +108,10 @@ class Comparison:
         self.facts = find_differing_options([run.facts for run in runs])
         self.monitors = [str(name) for name, _ in Counter(run.monitor for run in runs if run.monitor).most_common()]
         self.tasks = list(dict.fromkeys(str(run.options["model"]) for run in runs if "model" in run.options))
-        self.metrics = self.chosen or self._usual(known)
+        self.metrics = self.chosen or self._default_metrics(known)
         self.rows = self._best_first()
 
-    def _usual(self, known: Iterable[str]) -> list[str]:
+    def _default_metrics(self, known: Iterable[str]) -> list[str]:
         """Return the validation and test metrics to show by default."""
         first = [name for watched in self.monitors for name in (watched, counterpart(watched, "test", known)) if name]
         names = [name for name in dict.fromkeys([*first, *known]) if get_stage(name) != "train"]
@@ -158,7 +158,7 @@ def _full_name(key: str, options: Iterable[str], differing: Iterable[str]) -> st
     return found[0] if key not in options and len(found) == 1 else key
 
 
-def _known(what: str, names: Sequence[str], known: Iterable[str]) -> None:
+def _check_known(what: str, names: Sequence[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             shown = f" (available: {', '.join(known)})" if what == "metric" else ""

@@ -72,9 +72,9 @@ def _columns(found: Sequence[Run], chosen: Sequence[str]) -> list[Column]:
         return columns
     headline = [run.headline if strip_stage(run.monitor or "loss") != run.headline else "" for run in found]
     metrics = [
-        Column("best", [_named(run, run.monitor or "loss", "val") for run in found], 2),
-        Column("validation", [_named(run, name, "val") for run, name in zip(found, headline, strict=True)], 3),
-        Column("test", [_tested(run) for run in found], 1),
+        Column("best", [_name_and_value(run, run.monitor or "loss", "val") for run in found], 2),
+        Column("validation", [_name_and_value(run, name, "val") for run, name in zip(found, headline, strict=True)], 3),
+        Column("test", [_test_result(run) for run in found], 1),
     ]
     return [*columns, *(column for column in metrics if any(column.cells))]
 
@@ -95,13 +95,15 @@ def _value(run: Run, name: str, stage: str) -> Cell:
     return cell_of(None if found is None else run.metrics[found])
 
 
-def _tested(run: Run) -> str:
+def _test_result(run: Run) -> str:
     """Return the name and value of the main metric in `test`, or of the first test metric of a plain module."""
     others = [name for name in run.metrics if get_stage(name) == "test" and not is_detail(name)]
-    return _named(run, run.headline or run.monitor or "loss", "test") or _named(run, next(iter(others), None), "test")
+    return _name_and_value(run, run.headline or run.monitor or "loss", "test") or _name_and_value(
+        run, next(iter(others), None), "test"
+    )
 
 
-def _named(run: Run, name: str | None, stage: str) -> str:
+def _name_and_value(run: Run, name: str | None, stage: str) -> str:
     """Return the name and value of a metric in a stage, or an empty string if the run has no such metric."""
     found = name and counterpart(name, stage, run.metrics)
     return f"{found} {number(run.metrics[found])}" if found else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lit_engine.run.metric_names import get_stage, is_detail, strip_stage
 from lit_engine.tools.pages.chart import COLOURS, STYLE, Series, chart, choice, legend, positions, swatch
-from lit_engine.tools.pages.html import Html, escaped, heading, link, page, paragraph, table, text_of
+from lit_engine.tools.pages.html import Html, escape_html, heading, link, page, paragraph, table, text_of
 from lit_engine.tools.runs.columns import Column, cell_of, columns_of, labels, number, short_names, table_of
 from lit_engine.tools.runs.differences import Comparison, Row, mean_sd
 
@@ -49,7 +49,7 @@ def _table(columns: Sequence[Column], rows: Sequence[Row], folder: Path, marked:
         if columns[0].name == "run":
             line[0] = link(text_of(line[0]), row.runs[0].path / "index.html", folder)
         if marked:
-            text = Html(swatch(order) + escaped(text_of(line[0])))
+            text = Html(swatch(order) + escape_html(text_of(line[0])))
             line[0] = text if isinstance(line[0], str) else (text, line[0][1])
     return table(titles, cells, [f"s{order}" for order in range(len(rows))] if marked else ())
 

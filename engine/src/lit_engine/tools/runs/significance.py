@@ -66,7 +66,7 @@ def mcnemar(a: Sequence[bool] | Floats, b: Sequence[bool] | Floats) -> Outcome:
     more, less = (won + 1) / (n + 2), (lost + 1) / (n + 2)
     half = Z * math.sqrt((more + less - (more - less) ** 2) / (n + 2))
     low, high = max(-1.0, more - less - half), min(1.0, more - less + half)
-    needed = _needed(n, (won - lost) / n, half / Z)
+    needed = _pairs_needed(n, (won - lost) / n, half / Z)
     return Outcome(float(right_a.mean()), float(right_b.mean()), low, high, p, n, needed, "exact McNemar test")
 
 
@@ -103,7 +103,7 @@ def resample(a: Floats, b: Floats, score: Score, resamples: int = 10_000, seed: 
     low, high = (float(np.nanquantile(differences, level)) for level in (LEVEL / 2, 1 - LEVEL / 2))
     sizes = np.abs(differences)
     others = {"paired bootstrap": (int((sizes - np.nanmean(sizes) >= abs(effect)).sum()) + 1) / (resamples + 1)}
-    needed = _needed(n, effect, float(np.nanstd(differences)))
+    needed = _pairs_needed(n, effect, float(np.nanstd(differences)))
     return Outcome(score_a, score_b, low, high, p, n, needed, "approximate randomization", others)
 
 
@@ -134,7 +134,7 @@ def paired_runs(a: Sequence[float] | Floats, b: Sequence[float] | Floats, overla
     p = compute_t_test_p(mean / error, n - 1)
     if overlap is not None:
         return Outcome(*means, p, n, None, "corrected t test for folds")
-    needed = _needed(n, mean, error)
+    needed = _pairs_needed(n, mean, error)
     needed = needed and math.ceil(needed + Z**2 / 2)  # correction for the t distribution (Guenther 1981)
     if n < PERMUTED:
         return Outcome(*means, p, n, needed, "paired t test")
@@ -181,7 +181,7 @@ def _t_quantile(df: int) -> float:
     return high
 
 
-def _needed(n: int, effect: float, error: float) -> int | None:
+def _pairs_needed(n: int, effect: float, error: float) -> int | None:
     """Return the number of pairs needed to detect an effect, given its standard error for n pairs."""
     if effect == 0 or not error:
         return None

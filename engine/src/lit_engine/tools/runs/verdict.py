@@ -50,14 +50,15 @@ class Finding:
 
     def lines(self) -> list[str]:
         """Return text lines with the effect and interval, the verdict and p-values, and the required sample size."""
-        found, p, direction = self.outcome, _p(self.outcome.p), "lower" if self.lower else "higher"
-        corrected = f", with Holm's correction {_p(self.adjusted)}" if self.adjusted != found.p else ""
-        others = "".join(f"; {name}: {_p(value)}" for name, value in found.others.items())
+        found, p, direction = self.outcome, _format_p(self.outcome.p), "lower" if self.lower else "higher"
+        corrected = f", with Holm's correction {_format_p(self.adjusted)}" if self.adjusted != found.p else ""
+        others = "".join(f"; {name}: {_format_p(value)}" for name, value in found.others.items())
         flips = f"; {len(self.won)} samples won, {len(self.lost)} lost" if self.tables else ""
         needed = [f"detecting this difference needs {found.needed:,} {self.unit} (power 80 %)"] if found.needed else []
         return [
             f"{self.metric} ({direction} is better): {number(found.a)} → {number(found.b)}, "
-            f"difference {_signed(found.effect)} (95 % interval {_signed(found.low)} to {_signed(found.high)}), "
+            f"difference {_format_signed(found.effect)} "
+            f"(95 % interval {_format_signed(found.low)} to {_format_signed(found.high)}), "
             f"{found.n:,} {self.unit}",
             f"{self.verdict}: p {p} ({found.method}){corrected}{others}{flips}",
             *needed,
@@ -136,7 +137,7 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
         sets = [(run.options.get("data"), run.metrics.get("test/samples")) for run in (one, other)]
         if sets[0] != sets[1]:
             raise UserError(f"{one.path} and {other.path} have different tasks or test sets")
-        pair = one.metrics[_recorded(metric, one)], other.metrics[_recorded(metric, other)]
+        pair = one.metrics[_recorded_metric(metric, one)], other.metrics[_recorded_metric(metric, other)]
         if not np.isfinite(pair).all():
             raise UserError(f"{metric} must be finite: it is {pair[0]} in {one.path} and {pair[1]} in {other.path}")
         values.setdefault(key[0] if is_folds else key, []).append(pair)
@@ -144,7 +145,7 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
         notes.append(f"with at least {PERMUTED} seeds, a permutation test is used, which does not assume normality")
     means = np.array([np.mean(pairs, axis=0) for pairs in values.values()])
     overlap = (_overlap(one) or 1 / (len(values) - 1)) if is_folds else None
-    outcome, name = paired_runs(means[:, 0], means[:, 1], overlap), _recorded(metric, one)
+    outcome, name = paired_runs(means[:, 0], means[:, 1], overlap), _recorded_metric(metric, one)
     return Finding(name, a[0], b[0], outcome, "folds" if is_folds else "seeds", lower_is_better(one, name), notes)
 
 
@@ -170,7 +171,7 @@ def _overlap(run: Run) -> float | None:
     return None
 
 
-def _recorded(metric: str, run: Run) -> str:
+def _recorded_metric(metric: str, run: Run) -> str:
     """Return the recorded name of a metric. A name without a stage refers to the test metric if it exists."""
     if (name := find_metric(metric, run.metrics, ("test", "val"))) not in run.metrics:
         raise UserError(
@@ -246,9 +247,9 @@ def load_images(run: Path, indices: Sequence[int]) -> dict[int, bytes]:
         return {}
 
 
-def _p(value: float) -> str:
+def _format_p(value: float) -> str:
     return "below 0.0001" if value < 1e-4 else f"{value:.2g}"
 
 
-def _signed(value: float) -> str:
+def _format_signed(value: float) -> str:
     return f"{'−' if value < 0 else '+'}{number(abs(value))}"

@@ -104,12 +104,12 @@ class Predictor:
                 raise UserError(str(error).replace(f"{file}, ", "").replace(str(file), what)) from error
             if not rows:
                 raise UserError(f"{what} cannot be read: it is damaged or unsupported")
-            shown = [{name: self._shown(value) for name, value in row.items() if name != "index"} for row in rows]
+            shown = [{name: self._to_json(value) for name, value in row.items() if name != "index"} for row in rows]
             return {"rows": shown, **({"input": self.seen} if self.seen else {})}
 
     def _rows(self, file: Path, sample: bytes) -> list[dict[str, Any]]:
         if self.kind == "text":
-            return [self.task.served(sample.decode(errors="replace"))]
+            return [self.task.answer_text(sample.decode(errors="replace"))]
         shutil.rmtree(self.folder / "predictions", ignore_errors=True)  # delete files of the previous sample
         file.write_bytes(sample)
         self.seen = None
@@ -133,7 +133,7 @@ class Predictor:
             Image.fromarray(pixels.transpose(1, 2, 0) if len(pixels) == 3 else pixels[0]).save(file, "PNG")
             self.seen = embed_png(file.getvalue())
 
-    def _shown(self, value: Any) -> Any:
+    def _to_json(self, value: Any) -> Any:
         """Return a predicted value as JSON data. Figures and PNG files written by `predict_step` become data URLs."""
         if hasattr(value, "savefig"):
             return embed_figure(value)

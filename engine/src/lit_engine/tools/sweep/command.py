@@ -73,7 +73,7 @@ def sweep(args: Sequence[str]) -> int:
         status = _report(study) if options.report else _run(study, options.workers, most)
         rows = study.rows()
         trials = [{**row._asdict(), "error": row.error or None} for row in rows]
-        best = trials[0] if rows and rows[0].good else None
+        best = trials[0] if rows and rows[0].has_result else None
         document.update(dir=folder, metric=config.metric, best=best, trials=trials, page=folder / "index.html")
     return status
 
@@ -140,10 +140,10 @@ def _report(study: "Study") -> int:
     write_report(study, rows)
     if (study.folder / "best.yaml").exists():
         print(f"best config: {study.folder / 'best.yaml'}")
-    elif rows and rows[0].good:
+    elif rows and rows[0].has_result:
         print(f"best run: {rows[0].run} on {rows[0].host}")
     print(f"page: {study.folder / 'index.html'}", flush=True)
-    return 0 if any(row.good for row in rows) else 1
+    return 0 if any(row.has_result for row in rows) else 1
 
 
 def _check(config: "SweepConfig", file: Path, show: bool) -> None:

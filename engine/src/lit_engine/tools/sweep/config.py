@@ -48,27 +48,29 @@ class SweepConfig:
             UserError: the file cannot be read, or its content or an override is invalid.
         """
         try:
-            return cls._of(load_yaml(file.read_text(encoding="utf-8")), overrides)
+            return cls._validate(load_yaml(file.read_text(encoding="utf-8")), overrides)
         except (OSError, UserError, ValueError, TypeError, yaml.YAMLError) as error:
             reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
             raise UserError(f"cannot read the sweep {file}: {reason}") from error
 
     @classmethod
-    def _of(cls, content: Any, overrides: Sequence[str]) -> "SweepConfig":
-        _need(isinstance(content, Mapping), "the file needs method, metric, parameters and command")
-        _known("a sweep", content, (*KEYS, *OTHER_KEYS))
+    def _validate(cls, content: Any, overrides: Sequence[str]) -> "SweepConfig":
+        _require(isinstance(content, Mapping), "the file needs method, metric, parameters and command")
+        _check_known("a sweep", content, (*KEYS, *OTHER_KEYS))
         method, metric = content.get("method"), content.get("metric")
-        _need(method in ("grid", "random", "bayes"), f"method must be grid, random or bayes, got {method!r}")
+        _require(method in ("grid", "random", "bayes"), f"method must be grid, random or bayes, got {method!r}")
         if not isinstance(metric, Mapping) or "name" not in metric:
             raise UserError("metric needs a name, such as {name: val/loss, goal: minimize}")
-        _known("metric", metric, ("name", "goal"))
+        _check_known("metric", metric, ("name", "goal"))
         metric = {"goal": "minimize", **metric}
-        _need(metric["goal"] in ("minimize", "maximize"), f"goal must be minimize or maximize, got {metric['goal']!r}")
+        _require(
+            metric["goal"] in ("minimize", "maximize"), f"goal must be minimize or maximize, got {metric['goal']!r}"
+        )
         parameters = parse_parameters(content.get("parameters"))
         given: dict[str, list[str]] = {}
         for option, _, value in (word.partition("=") for word in overrides):
             swept = [p.name for p in parameters if f"{_key(option)}.".startswith(f"{_key(p.name)}.")]
-            _need(not swept, f"{option} cannot be set, because the sweep varies {', '.join(swept)}")
+            _require(not swept, f"{option} cannot be set, because the sweep varies {', '.join(swept)}")
             given.setdefault(option, []).append(value)
         return cls(
             method=str(method),
@@ -113,14 +115,14 @@ class SweepConfig:
         return [part for word in self.command for part in macros.get(word, [word])]
 
 
-def _need(right: bool, message: str) -> None:
+def _require(right: bool, message: str) -> None:
     if not right:
         raise UserError(message)
 
 
-def _known(what: str, section: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+def _check_known(what: str, section: Mapping[str, Any], keys: tuple[str, ...]) -> None:
     for key in map(str, section):
-        _need(key in keys, f"{what} has no key {key}" + did_you_mean(key, keys, f" (supported: {', '.join(keys)})"))
+        _require(key in keys, f"{what} has no key {key}" + did_you_mean(key, keys, f" (supported: {', '.join(keys)})"))
 
 
 def _pruner(section: Any) -> BasePruner:
@@ -132,9 +134,9 @@ def _pruner(section: Any) -> BasePruner:
     if section is None:
         return NopPruner()
     hyperband = isinstance(section, Mapping) and section.get("type") == "hyperband"
-    _need(hyperband, f"early_terminate: the type must be hyperband, got {section!r}")
-    _known("hyperband", section, ("type", "min_iter", "eta"))
-    _need("min_iter" in section, "hyperband needs min_iter")
+    _require(hyperband, f"early_terminate: the type must be hyperband, got {section!r}")
+    _check_known("hyperband", section, ("type", "min_iter", "eta"))
+    _require("min_iter" in section, "hyperband needs min_iter")
     return SuccessiveHalvingPruner(section["min_iter"], section.get("eta", 3), 0)
 
 
@@ -144,11 +146,11 @@ def _command(given: Any, overrides: Sequence[str]) -> list[str]:
     Overrides are moved to the end, followed by the parameter macro, so that swept values take precedence over overlays.
     """
     words = [str(word) for word in given] if isinstance(given, list) else []
-    _need("fit" in words[1:], f"command must be a list such as [{program()}, fit, ...], got {given}")
+    _require("fit" in words[1:], f"command must be a list such as [{program()}, fit, ...], got {given}")
     words = words[words.index("fit") :]
     macros = [word for word in words if word.startswith("${")]
     is_supported = len(macros) == 1 and macros[0] in (ARGUMENTS_FILE, "${args_json}", "${args}")
-    _need(is_supported, f"the command must end with --config {ARGUMENTS_FILE}, got the macros {macros}")
+    _require(is_supported, f"the command must end with --config {ARGUMENTS_FILE}, got the macros {macros}")
     place = words.index(macros[0])
     start = place - 1 if words[place - 1] in ("-c", CONFIG) else place
     return [*words[:start], *words[place + 1 :], *overrides, *words[start : place + 1]]

@@ -207,12 +207,12 @@ def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
 
 def _test_ids(run: RunDir) -> dict[int, str]:
     """Map each test sample's index in the predictions to its id, which `doubts` uses as well."""
-    from lit_engine.data.corrections import described, sample_ids
+    from lit_engine.data.corrections import describe_samples, sample_ids
     from lit_engine.load import load_data
 
     data: Any = load_data(run)
     ids = sample_ids(data, "test")
-    return dict(zip(described(data, "test") or range(len(ids)), ids, strict=True))
+    return dict(zip(describe_samples(data, "test") or range(len(ids)), ids, strict=True))
 
 
 def _summary(folder: Path, trials: "Sequence[Trial]", group: Row) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def _summary(folder: Path, trials: "Sequence[Trial]", group: Row) -> dict[str, A
         mean, sd, n = group.metric(name)
         values = {run.path.name: run.metrics[name] for run in group.counted if name in run.metrics}
         metrics[name] = {"n": n, "mean": mean, "sd": sd if n > 1 else None, "values": values}
-        if pooled := group.pooled(name):  # over all folds
+        if pooled := group.pooled_mean(name):  # over all folds
             metrics[name]["pooled"] = dict(zip(("value", "over", "count"), pooled, strict=True))
     return {
         "runs": {trial.run.name: _of_run(trial, runs.get(trial.run.name), folder) for trial in trials},

@@ -48,7 +48,8 @@ def write_report(study: Study, rows: Sequence[Trial]) -> None:
             writer.writerow([row.number, row.state, row.value, *values, row.seconds, row.run, row.host, row.error])
     best = study.folder / "best.yaml"
     best.unlink(missing_ok=True)
-    if rows and rows[0].good and (rows[0].run / "config.yaml").exists():  # the run may be gone or on another machine
+    # The run may be gone or on another machine.
+    if rows and rows[0].has_result and (rows[0].run / "config.yaml").exists():
         config = (rows[0].run / "config.yaml").read_text(encoding="utf-8").partition("\n")[2]  # without its header
         config = config.replace("\ntest_after_fit: false\n", "\ntest_after_fit: true\n")  # trials skip the test
         found = f"trial {rows[0].number}, {study.config.metric} {rows[0].value:.6g}"
@@ -67,7 +68,7 @@ def page_of(study: Study, rows: Sequence[Trial]) -> str:
     if best.exists():
         parts += [heading("Best trial"), paragraph(f"Trial {rows[0].number}: {metric} {rows[0].value:.6g}.")]
         parts += [code(f"{program()} fit -c {quote(str(best))}"), code(best.read_text(encoding="utf-8"), "The config")]
-    good = sorted((row for row in rows if row.good), key=lambda row: row.number)
+    good = sorted((row for row in rows if row.has_result), key=lambda row: row.number)
     if len(good) > 1:
         parts += [heading("Trials and parameters"), f'<div class="charts">{"".join(plots(study, good))}</div>']
     if len(found := importances(study, rows)) > 1:
@@ -108,7 +109,7 @@ def plots(study: Study, good: Sequence[Trial]) -> list[str]:
 
 def importances(study: Study, rows: Sequence[Trial]) -> dict[str, float]:
     """Estimate the importance of each parameter using PED-ANOVA. The result is empty if too few trials are finished."""
-    if sum(row.state == "finished" and row.good for row in rows) < IMPORTANT:
+    if sum(row.state == "finished" and row.has_result for row in rows) < IMPORTANT:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna warns about parameters with a single value

@@ -105,7 +105,7 @@ def list_values(name: str, values: Sequence[Any]) -> Parameter:
     return Parameter(name, CategoricalDistribution([json.dumps(value) for value in values]))
 
 
-def _whole(name: str, min: int, max: int) -> Parameter:
+def _int_uniform(name: str, min: int, max: int) -> Parameter:
     if type(min) is not int or type(max) is not int:
         raise ValueError(f"int_uniform needs whole numbers, got {min} and {max}")
     return Parameter(name, IntDistribution(min, max))
@@ -121,7 +121,7 @@ def _multiples(name: str, low: float, high: float, q: float, log: bool = False) 
 DISTRIBUTIONS: dict[str, Callable[..., Parameter]] = {
     "constant": lambda name, value: list_values(name, [value]),
     "categorical": list_values,
-    "int_uniform": _whole,
+    "int_uniform": _int_uniform,
     "uniform": lambda name, min, max: Parameter(name, FloatDistribution(min, max)),
     "q_uniform": lambda name, min, max, q=1: _multiples(name, min, max, q),
     "log_uniform": lambda name, min, max: Parameter(name, FloatDistribution(math.exp(min), math.exp(max), True)),

@@ -44,7 +44,7 @@ class Trial(NamedTuple):
     error: str
 
     @property
-    def good(self) -> bool:
+    def has_result(self) -> bool:
         """Whether the trial has a valid result. Failed trials never have valid results."""
         return self.state in ("finished", "stopped early") and not math.isnan(self.value)
 
@@ -126,7 +126,9 @@ class Study:
                     error=facts.get("error", ""),
                 )
         sign = -1 if self.config.maximize else 1
-        return sorted(found.values(), key=lambda row: (not row.good, sign * row.value if row.good else 0, row.number))
+        return sorted(
+            found.values(), key=lambda row: (not row.has_result, sign * row.value if row.has_result else 0, row.number)
+        )
 
     def _state(self, trial: FrozenTrial) -> str:
         """Return the state of an unfinished attempt, read from the run directory if it is on this machine."""

@@ -124,7 +124,7 @@ class Workers:
             print(f"{title} failed: {error} ({log})", flush=True)
             raise TrialEnded
         value = self.config.best(values)
-        best = self.config.best([value, *(row.value for row in self.study.rows() if row.good)])
+        best = self.config.best([value, *(row.value for row in self.study.rows() if row.has_result)])
         state = "stopped early" if status else "finished"
         print(f"{title} {state}: {metric} {value:.4g}{'' if self.tests else f'  (best {best:.4g})'}", flush=True)
         if status:
