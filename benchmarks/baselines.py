@@ -1,4 +1,4 @@
-"""The customary Lightning pipeline, a second baseline besides the hand-written loop in `plain.py`."""
+"""The standard Lightning pipeline, a second baseline next to the hand-written loop in `plain.py`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ from torchvision.datasets import FashionMNIST as TorchvisionFashionMNIST
 from plain import EVAL_BATCH, MEAN, STD
 
 
-class CustomaryModule(LightningModule):
+class StandardModule(LightningModule):
     """LightningModule as in tutorials, which calls `self.log` and updates torchmetrics in every step."""
 
     def __init__(self, net: nn.Module) -> None:
@@ -52,11 +52,13 @@ class CustomaryModule(LightningModule):
         return torch.optim.Adam(self.parameters(), lr=0.001)
 
 
-def customary(new_net: Callable[[], nn.Module], batch_size: int, workers: int, epochs: int, steps: int | None) -> Times:
-    """Return the mean time per epoch of the customary Lightning pipeline, after a warm-up epoch.
+def standard_pipeline(
+    new_net: Callable[[], nn.Module], batch_size: int, workers: int, epochs: int, steps: int | None
+) -> Times:
+    """Return the mean time per epoch of the standard Lightning pipeline, after a warm-up epoch.
 
     The pipeline consists of torchvision's dataset with ToTensor and Normalize for each sample, a DataLoader with
-    persistent workers, `CustomaryModule`, Lightning's default progress bar, CSVLogger and ModelCheckpoint.
+    persistent workers, `StandardModule`, Lightning's default progress bar, CSVLogger and ModelCheckpoint.
     """
     seed_everything(42, verbose=False)
     to_input = transforms.Compose([transforms.ToTensor(), transforms.Normalize((MEAN,), (STD,))])
@@ -73,7 +75,7 @@ def customary(new_net: Callable[[], nn.Module], batch_size: int, workers: int, e
             callbacks=[EpochClock(), StepClock(), best],
         )
         trainer.fit(
-            CustomaryModule(new_net()),
+            StandardModule(new_net()),
             DataLoader(train, batch_size, shuffle=True, **options),
             DataLoader(val, EVAL_BATCH, **options),
         )

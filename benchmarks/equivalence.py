@@ -3,7 +3,7 @@
     OMP_WAIT_POLICY=PASSIVE python benchmarks/equivalence.py
 
 Trains in float64 with plain SGD. The error is ‖Δ - Δ_big‖ / ‖Δ_big‖, where Δ is the change of all weights in one epoch.
-It is measured for this project's tasks, and for the same tasks with the customary loss: the mean of the micro-batch,
+It is measured for this project's tasks, and for the same tasks with the usual loss: the mean of the micro-batch,
 which Lightning divides by `accumulate_grad_batches`. Prints a table and writes benchmarks/results/equivalence.json.
 """
 
@@ -55,8 +55,8 @@ class Pairs(ToyGrammar):
         return super().pairs(split)[: 120 if split == "train" else 10]
 
 
-class Customary(Task):
-    """Mixin for a task with the customary loss, which weights all micro-batches and processes equally."""
+class UsualLoss(Task):
+    """Mixin for a task with the usual loss, which weights all micro-batches and processes equally."""
 
     def step(self, mean: Tensor, count: float | Tensor, **sums: Tensor) -> Tensor:
         """Count the batch, and return its mean unchanged."""
@@ -65,12 +65,12 @@ class Customary(Task):
         return mean
 
 
-class MeanRegressor(Customary, Regressor):
-    """Regression with the customary loss."""
+class MeanRegressor(UsualLoss, Regressor):
+    """Regression with the usual loss."""
 
 
-class MeanTranslator(Customary, Translator):
-    """Translation with the customary loss."""
+class MeanTranslator(UsualLoss, Translator):
+    """Translation with the usual loss."""
 
 
 class Final(Callback):
@@ -144,14 +144,14 @@ def main() -> None:
     for name, (task, size, batch, options, big, big_options) in CASES.items():
         whole = change(task(size, big, mean=True), **big_options)
         errors = {}
-        for kind, mean in (("customary", True), ("here", False)):
+        for kind, mean in (("usual", True), ("here", False)):
             parts = change(task(size, batch, mean=mean), **options)
             errors[kind] = float((parts - whole).norm() / whole.norm())
         table[name] = errors
     (RESULTS / "equivalence.json").write_text(json.dumps(table, indent=2) + "\n")
-    print(f"{'case':<34}{'customary':>12}{'here':>12}")
+    print(f"{'case':<34}{'usual':>12}{'here':>12}")
     for name, errors in table.items():
-        print(f"{name:<34}{errors['customary']:>12.1e}{errors['here']:>12.1e}")
+        print(f"{name:<34}{errors['usual']:>12.1e}{errors['here']:>12.1e}")
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ RECORDS: dict[str, tuple[str, list[str], str, float, int]] = {
 class TimeTo(Callback):
     """Callback that times a fit from its first batch to the end of the validation in which `metric` reaches `target`.
 
-    Training stops then. `TimeTo.seconds` is the result of the newest fit, or None if the target was not reached.
+    Training stops then. `TimeTo.seconds` is the result of the latest fit, or None if the target was not reached.
     """
 
     seconds: float | None = None

@@ -14,7 +14,7 @@ and float32. This project uses fused optimizers, as its configs do, and reuses f
 - bleu: the same number of updates for both. Seconds, including validation, to a validation BLEU (greedy); test BLEU
   (beam 5); speed of translating the test split with the defaults: 8,000 positions per batch, sorted by length, here; 64
   sentences in JoeyNMT.
-- images: Fashion-MNIST, the same nets, 64 per batch, Adam, no augmentation; see `baselines.customary`, `peers_timm.py`.
+- images: Fashion-MNIST, the same nets, 64 per batch, Adam, no augmentation; see `baselines.py` and `peers_timm.py`.
 - files: reading JPEG files of two sizes without training, in the loaders of timm and torchvision; see `peers_files.py`.
 
 Speeds and ratios are medians over interleaved rounds. Ratios are shown with their minimum and maximum.
@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from baselines import customary
+from baselines import standard_pipeline
 from common import (
     DATA,
     RESULTS,
@@ -96,7 +96,7 @@ def output(*command: str | Path, path: str = "") -> str:
 
 
 def clocked() -> Times:
-    """Return the time per 1,000 images or tokens of the newest epoch, after the warm-up. CPU time is NaN."""
+    """Return the time per 1,000 images or tokens of the latest epoch, after the warm-up. CPU time is NaN."""
     (start, _), *steps = StepClock.steps[SKIP - 1 :]
     return Times(1000 * (steps[-1][0] - start) / sum(size for _, size in steps), math.nan)
 
@@ -237,7 +237,7 @@ def images(quick: bool) -> dict[str, Any]:
             return fit(Path(runs), *words, f"--trainer.limit_train_batches={SKIP + steps}")
 
     def usual(net: type[MLP | CNN], workers: int) -> Times:
-        customary(lambda: net((1, 28, 28), 10), 64, workers, 1, SKIP + steps)
+        standard_pipeline(lambda: net((1, 28, 28), 10), 64, workers, 1, SKIP + steps)
         return clocked()
 
     def timm(net: str, workers: int) -> Times:
@@ -247,7 +247,7 @@ def images(quick: bool) -> dict[str, Any]:
     for net in (MLP, CNN):
         variants: dict[str, Callable[[], Times]] = {"lit_project": partial(ours, net.__name__)}
         for workers in (0, 2):
-            variants[f"customary Lightning, {workers} workers"] = partial(usual, net, workers)
+            variants[f"standard Lightning, {workers} workers"] = partial(usual, net, workers)
             variants[f"timm, {workers} workers"] = partial(timm, net.__name__, workers)
         times, rows = interleave(variants, 1 if quick else 3), []
         for peer, own in times.items():

@@ -74,7 +74,7 @@ def with_seeds(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def least_squares() -> dict[str, Any]:
-    """Return the R² of linear least squares on each fold of `Diabetes`, fitted to the training rows of the net."""
+    """Return the R² of linear least squares on each fold of `Diabetes`, fitted to the same training rows as the net."""
     values = {}
     for fold in range(FOLDS):
         splits = Diabetes(folds=FOLDS, fold=fold).splits

@@ -1,20 +1,20 @@
-"""Compare the speed of a full-featured `lit-project fit` to a hand-written loop and the customary Lightning pipeline.
+"""Compare the speed of a full-featured `lit-project fit` to a hand-written loop and the standard Lightning pipeline.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py            about six minutes
     OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --where    break down the overhead of a step
 
 All variants train on Fashion-MNIST in one process, interleaved over several rounds. Results are the median, minimum and
-maximum of each round's ratio. Timing covers complete epochs with training and validation on 5,000 images, from the
+maximum of the ratios of all rounds. Timing covers complete epochs with training and validation on 5,000 images, from the
 start of an epoch to the start of the next, without start-up and the first epoch of each fit. CPU seconds of the process
 vary less than wall-clock seconds on a shared machine; with one thread on an idle machine, both are similar.
 
 - template: `lit-project fit` on a terminal, with progress bar, metrics.csv, best and last checkpoints, and figures.
 - barebones: a minimal module and loader with Lightning's `Trainer(barebones=True)`, which has no features.
 - plain: a hand-written loop over the same tensors (`plain.Plain`), which records only loss and accuracy.
-- customary: torchvision transforms per sample, DataLoader, `self.log` in each step (`baselines.customary`).
+- standard: torchvision transforms per sample, DataLoader, `self.log` in each step (`baselines.standard_pipeline`).
 
 The optimizer is Adam with default settings. "fused" adds `fused: true`, as in the configs. All variants reuse freed
-memory, as the command line does. Comparisons with the customary pipeline use epochs of 400 steps to save time. The
+memory, as the command line does. Comparisons with the standard pipeline use epochs of 400 steps to save time. The
 template and the hand-written loop are compared on full epochs (860 steps).
 """
 
@@ -27,7 +27,7 @@ from itertools import product
 from typing import Any
 
 import torch
-from baselines import customary
+from baselines import standard_pipeline
 from common import DATA, RESULTS, Times, as_the_program, fit, interleave, machine, ratio, save, show_ratio, table
 from overhead import Bare, Batches, barebones, measure
 
@@ -35,10 +35,10 @@ from lit_project.data.mnist import FashionMNIST
 from lit_project.models.mlp import MLP
 from plain import EVAL_BATCH, Plain
 
-SHORT = 400  # steps per epoch in comparisons with the customary pipeline
+SHORT = 400  # steps per epoch in comparisons with the standard pipeline
 LARGE: dict[str, Any] = {"hidden_sizes": [512, 512]}
 SMALL: dict[str, Any] = {"hidden_sizes": [64, 128, 64], "norm": "batch"}
-# Title, net, batch size, steps per epoch (None for all), whether to include the customary pipeline.
+# Title, net, batch size, steps per epoch (None for all), whether to include the standard pipeline.
 PARTS: dict[str, tuple[str, dict[str, Any], int, int | None, bool]] = {
     "full": ("784-512-512-10, batch 64", LARGE, 64, None, False),
     "large": ("784-512-512-10, batch 64", LARGE, 64, SHORT, True),
@@ -48,9 +48,9 @@ OVERHEAD = [("template", "of plain"), ("template, fused", "of plain, fused"), ("
 FEATURES = [("template", "of barebones"), ("template, fused", "of barebones, fused")]
 CLAIMS = {
     "full": [*((*claim, "at most 1.1") for claim in OVERHEAD), *((*claim, "at most 1") for claim in FEATURES)],
-    "large": [("customary, 0 workers", "of template", "at least 1.4"), ("customary, 2 workers", "of template", "")],
+    "large": [("standard, 0 workers", "of template", "at least 1.4"), ("standard, 2 workers", "of template", "")],
     "small": [*((*claim, "at most 1.35") for claim in OVERHEAD), *((*claim, "at most 1") for claim in FEATURES),
-              ("customary, 0 workers", "of template", "at least 4"), ("customary, 2 workers", "of template", "")],
+              ("standard, 0 workers", "of template", "at least 4"), ("standard, 2 workers", "of template", "")],
 }  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def template(net: dict[str, Any], batch_size: int, epochs: int, steps: int | Non
 
 
 def compare(title: str, net: dict[str, Any], batch_size: int, steps: int | None, options: argparse.Namespace,
-            with_customary: bool) -> dict[str, Any]:  # fmt: skip
+            with_standard: bool) -> dict[str, Any]:  # fmt: skip
     """Measure one net, print a table and return the results."""
     data = FashionMNIST(root=DATA)
     data.prepare_data()
@@ -98,10 +98,10 @@ def compare(title: str, net: dict[str, Any], batch_size: int, steps: int | None,
     ours = partial(template, net, batch_size, options.epochs, steps)
     variants: dict[str, Callable[[], Times]] = {"plain": plain, "barebones": bare, "template": ours}
     variants |= {f"{name}, fused": partial(run, True) for name, run in variants.items()}  # type: ignore[call-arg]
-    if with_customary:
+    if with_standard:
         for workers in (0, 2):
-            variants[f"customary, {workers} workers"] = partial(
-                customary, new_net, batch_size, workers, options.epochs, steps
+            variants[f"standard, {workers} workers"] = partial(
+                standard_pipeline, new_net, batch_size, workers, options.epochs, steps
             )
     times = interleave(variants, options.rounds)
     count = steps or -(-data.size_of("train") // batch_size)
@@ -173,8 +173,8 @@ def main() -> None:
     file = RESULTS / "speed.json"
     results = json.loads(file.read_text()).get("parts", {}) if file.exists() else {}
     for part in options.parts:
-        title, net, batch_size, steps, with_customary = PARTS[part]
-        measured = compare(title, net, batch_size, steps, options, with_customary)
+        title, net, batch_size, steps, with_standard = PARTS[part]
+        measured = compare(title, net, batch_size, steps, options, with_standard)
         results[part if options.threads == 1 else f"{part}, {options.threads} threads"] = {
             "machine": machine(),
             "rounds": options.rounds,

@@ -1,4 +1,4 @@
-"""Measure the start-up time of commands and the memory of a fit.
+"""Measure the start-up time of commands and the memory usage of a fit.
 
     python benchmarks/startup.py
 

@@ -9,7 +9,7 @@ of three epochs. Each way uses `configs/mnist_resnet18_from_fashion.yaml` for th
 images, and a different unfreezing schedule. "scratch" trains everything from random weights, with the full learning
 rate for all parameters. All other ways share the same learning rates. The best checkpoint, by validation on
 1,000 images, is tested on all 10,000 images. Runs are stored in repeats/transfer/. The script prints a table, writes
-docs/figures/transfer.png, and updates benchmarks/results/transfer.json, which keeps results for the same weights.
+docs/figures/transfer.png, and updates benchmarks/results/transfer.json. Earlier results for the same weights are kept.
 """
 
 import argparse
