@@ -74,7 +74,7 @@ class EpochClock(Callback):
 
     Attributes:
         epochs: Times of the epochs of the newest fit.
-        metrics: Metrics at the end of the newest fit.
+        metrics: Metrics at the end of the latest fit.
     """
 
     epochs: ClassVar[list[Times]] = []  # class attributes, because the command line creates the instance
@@ -103,7 +103,7 @@ class EpochClock(Callback):
 class StepClock(Callback):
     """Callback that records when steps, validations and predictions end, in class attributes like `EpochClock`."""
 
-    start: ClassVar[float] = 0.0  # start time of the newest fit or prediction
+    start: ClassVar[float] = 0.0  # start time of the latest fit or prediction
     steps: ClassVar[list[tuple[float, int]]] = []  # in the newest epoch: time, number of images or target tokens
     ends: ClassVar[list[tuple[float, list[str]]]] = []  # seconds from the start, translations
 

@@ -96,7 +96,7 @@ def rows(size: int, batch_size: int, mean: bool) -> tuple[Any, Any]:
 
 
 def pairs(size: int, batch_size: int, mean: bool) -> tuple[Any, Any]:
-    """Return the task and data of a translation. `size` is ignored, because `Pairs` has a fixed size."""
+    """Return a translation task and its data. `size` is ignored, because `Pairs` has a fixed size."""
     data = Pairs(batch_size=batch_size, seed=1)
     data.prepare_data()
     data.setup("fit")

@@ -154,7 +154,7 @@ class Injector:
         return moment == self.moment and self.counts[moment] == self.number
 
     def before(self, owner: Any, name: str, moment: str, at_death: Callable[..., None] = lambda *args: None) -> None:
-        """Treat each call of `owner.name` as a moment. When the process is killed, `at_death` replaces the call."""
+        """Treat each call of `owner.name` as a moment. The process calls `at_death` just before it kills itself."""
         original = getattr(owner, name)
 
         def watched(*args: Any, **kwargs: Any) -> Any:

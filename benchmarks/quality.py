@@ -1,4 +1,4 @@
-"""Measure the test scores of the shipped configs over several seeds, as stated in the README and the config headers.
+"""Measure the scores in the README and the config headers: the test scores of the shipped configs over several seeds.
 
     python benchmarks/quality.py                                       run all tasks with seeds 1 to 3
     python benchmarks/quality.py mnist_mlp multi30k_de_en --seeds 1 2 --workers 2 --threads 1

@@ -4,12 +4,12 @@
     OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --where    break down the overhead of a step
 
 All variants train on Fashion-MNIST in one process, interleaved over several rounds. Results are the median, minimum and
-maximum of the ratios of all rounds. Timing covers complete epochs with training and validation on 5,000 images, from the
+maximum of all rounds. Timing covers complete epochs with training and validation on 5,000 images, from the
 start of an epoch to the start of the next, without start-up and the first epoch of each fit. CPU seconds of the process
 vary less than wall-clock seconds on a shared machine; with one thread on an idle machine, both are similar.
 
 - template: `lit-project fit` on a terminal, with progress bar, metrics.csv, best and last checkpoints, and figures.
-- barebones: a minimal module and loader with Lightning's `Trainer(barebones=True)`, which has no features.
+- barebones: a minimal module and loader with Lightning's `Trainer(barebones=True)`, without optional features.
 - plain: a hand-written loop over the same tensors (`plain.Plain`), which records only loss and accuracy.
 - standard: torchvision transforms per sample, DataLoader, `self.log` in each step (`baselines.standard_pipeline`).
 

@@ -29,7 +29,7 @@ def ranks(sampler):
 
 
 def steps_of(sampler, accumulate, epoch=1):
-    """Return the step that uses each sample, `(size,)`, or -1. Checks that no sample is used twice."""
+    """Return the index of each sample's step, `(size,)`, or -1. Checks that no sample is used twice."""
     counted, steps, places = [], [], set()
     for own in ranks(sampler):
         own.set_epoch(epoch)

@@ -4,7 +4,7 @@ import os
 
 
 def at_call(monkeypatch, owner, name, call, *events):
-    """At the given call of `owner.name`, signal this process or raise errors. Returns the list of all calls."""
+    """On the given call of `owner.name`, signal this process or raise errors. Returns the list of all calls."""
     original, calls = getattr(owner, name), []
 
     def with_events(*args, **kwargs):

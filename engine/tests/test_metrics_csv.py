@@ -66,7 +66,7 @@ def test_metrics_of_a_long_epoch_are_written_before_it_ends(tmp_path, monkeypatc
     assert rows(tmp_path) == [{"step": step, "loss": step} for step in range(10)]
 
 
-def test_metrics_logged_before_resuming_without_rows_are_dropped(tmp_path):
+def test_metrics_logged_before_a_resume_are_dropped(tmp_path):
     logger = MetricsCSV(tmp_path)
     logger.log_metrics({"early": 1.0}, 0)
     logger.read()

@@ -66,7 +66,7 @@ class Probe(Callback):
 
 @pytest.fixture
 def fit(trainer):
-    """Return a function that trains for two epochs, and returns the functions' results and the trainer."""
+    """Return a function that trains for two epochs, and returns the trainer and the results of the given functions."""
 
     def run(functions, **options):
         probe = Probe(functions)

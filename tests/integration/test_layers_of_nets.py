@@ -18,7 +18,7 @@ def test_layers_of_residual_nets_are_their_blocks(module, count):
     assert len(layers(module)) == count
 
 
-def test_layers_of_third_party_nets_are_their_blocks():
+def test_blocks_of_third_party_nets_are_found():
     """Test timm nets and MNASNet, whose blocks have their own `layers`."""
     stages = layers(nn.ModuleDict({"net": TimmNet("convnext_atto", (3, 32, 32), 10)}))
     assert [path for path in stages if "stages" in path] == [f"net.backbone.stages.{stage}" for stage in range(4)]

@@ -107,7 +107,7 @@ def test_page_is_legible_on_desktop_and_phone(opened, name, scheme):
         assert images or page.locator("svg.plot").count()
         assert page.evaluate(OVERLAPS) == []
         assert all(image.get_attribute("alt") and image.evaluate("node => node.naturalWidth > 100") for image in images)
-        # Labels are 10 pt at 120 dpi, which must be at least 9 pixels on a desktop. On a phone, figures must fit.
+        # Labels of 10 pt at 120 dpi must be at least 9 pixels high on a desktop. On a phone, figures must fit.
         small = "nodes => nodes.filter(node => node.clientWidth < .54 * node.naturalWidth).map(node => node.alt)"
         cut = small.replace("< .54 * node.naturalWidth", "> node.closest('figure').clientWidth")
         assert page.locator("figure img").evaluate_all(small if width > 400 else cut) == []

@@ -20,7 +20,7 @@ def same_weights(net, reference):
     return reference
 
 
-def test_net_of_the_keras_tutorial():
+def test_matches_the_network_of_the_keras_tutorial():
     """tensorflow.org/tutorials/images/cnn has 122,570 parameters on 32×32×3 and 93,322 on 28×28×1."""
     torch.manual_seed(0)
     net = CNN(GREY, 10, **KERAS)
@@ -36,7 +36,7 @@ def test_net_of_the_keras_tutorial():
     assert torch.equal(net(x), same_weights(net, reference)(x))
 
 
-def test_net_of_the_pytorch_mnist_example():
+def test_matches_the_network_of_the_pytorch_mnist_example():
     """github.com/pytorch/examples/blob/main/mnist: 1,199,882 parameters."""
     torch.manual_seed(0)
     net = CNN(GREY, 10, **TORCH)

@@ -105,7 +105,7 @@ def test_two_processes_report_the_same_metrics_as_one(project, kind, tmp_path):
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
-def test_texts_with_several_optimizers(trainer):
+def test_a_text_task_trains_with_several_optimizers(trainer):
     made = {"__name__": "tried"}
     for part in ("data", "model"):
         text = (SCRIPTS / "task_kinds" / "sequence" / f"{part}.txt").read_text()

@@ -67,7 +67,7 @@ def inside(names, *paths):
     return {name for name in names if name.startswith(tuple(path + "." for path in paths))}
 
 
-def test_parts_train_from_their_epoch_and_have_no_gradients_or_state_before(trainer):
+def test_parts_have_no_gradients_or_optimizer_state_until_their_first_epoch(trainer):
     module, watch = task(), Watch()
     fit = trainer(max_epochs=3, callbacks=[Unfreezing(SCHEDULE), watch], val_check_interval=2)
     fit.fit(module, datamodule=Images())

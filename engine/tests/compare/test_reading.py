@@ -39,7 +39,7 @@ def test_state_is_derived_from_the_recorded_exit_status(make_run, status, state)
     assert RunDir.open(make_run("a", status=status)).state() == state
 
 
-def test_a_run_is_running_while_locked_and_reading_its_state_does_not_lock_it(make_run):
+def test_a_locked_run_counts_as_running_and_reading_its_state_does_not_lock_it(make_run):
     run = RunDir.open(make_run("a", status=None))
     assert not (run.path / ".lock").exists()
     assert run.state() == "killed"

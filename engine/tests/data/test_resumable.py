@@ -105,7 +105,7 @@ def test_repeated_samples_get_different_random_numbers_and_resume_exactly(fit, t
 
 
 class Stream(IterableDataset):
-    """Dataset of 20 numbers without a length."""
+    """Dataset of 20 numbers that does not define `__len__`."""
 
     def __iter__(self):
         yield from range(20)

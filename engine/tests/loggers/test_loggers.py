@@ -98,7 +98,7 @@ def test_the_summary_contains_the_best_epoch_and_no_metrics_are_printed(lit, ser
     assert sent.summary["predictions/test"]["nrows"] == 360
 
 
-def test_a_broken_wandb_json_error_reports_its_path(tmp_path):
+def test_the_error_for_a_broken_wandb_json_file_reports_its_path(tmp_path):
     (tmp_path / "wandb.json").write_text('{"id": "a1')
     with pytest.raises(RunError, match=f"{tmp_path}/wandb.json is broken"):
         WandbLogger(str(tmp_path))

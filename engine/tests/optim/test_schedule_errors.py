@@ -110,7 +110,7 @@ def test_monitor_is_required_for_plateaus_and_rejected_for_other_schedules(error
         assert "ReduceLROnPlateau needs a metric to monitor" in error_of(schedule)
 
 
-def test_rejects_multiplying_schedules_that_are_not_factors(error_of):
+def test_refuses_to_multiply_schedules_that_are_not_factors(error_of):
     for scheduler in (
         ONE_CYCLE,
         partial(torch_schedulers.LambdaLR, lr_lambda=lambda step: 0.9**step),

@@ -247,7 +247,7 @@ def test_a_run_includes_custom_figures_and_provenance(lit):
     assert entry["versions"]["torch"] == version("torch")
 
 
-def test_a_plain_module_can_be_planned_and_forked(lit):
+def test_runs_of_a_plain_module_can_be_planned_and_forked(lit):
     planned = lit(command("metric_objects"), "--plan --json")
     assert planned.status == 0, planned.err
     assert json.loads(planned.out)["steps"] == 20

@@ -21,7 +21,7 @@ def test_a_missing_compiler_is_a_one_line_error(lit, workspace, monkeypatch):
     assert result.err == "error: torch.compile needs a C++ compiler: install g++, or set model.compile to null\n"
 
 
-def test_checkpoints_of_compiled_training_match_uncompiled_ones(lit):
+def test_checkpoints_of_compiled_and_uncompiled_training_match(lit):
     fit = "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml"
     runs = [lit(fit, *option).run for option in ([], ["--model.compile=aot_eager"])]
     plain, compiled = (read(run / "checkpoints" / "last.ckpt")["state_dict"] for run in runs)

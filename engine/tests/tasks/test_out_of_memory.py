@@ -131,7 +131,7 @@ def test_gradients_match_the_full_batch_and_resuming_is_exact(lit, limit, monkey
     "--data.global_batch_size=null --data.batch_size=64",
     "--trainer.accumulate_grad_batches=64",  # micro-batches of one sample
 ])  # fmt: skip
-def test_errors_of_runs_that_cannot_retry_include_advice(lit, limit, options):
+def test_out_of_memory_errors_include_advice_if_the_step_cannot_be_repeated(lit, limit, options):
     limit("forward", 0, 3)
     with pytest.raises(torch.OutOfMemoryError) as failure:
         lit(FIT, options)

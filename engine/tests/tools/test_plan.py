@@ -23,7 +23,7 @@ def planned(lit, *options, fit=FIT):
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Slow down the start, steps, validation batches and ends of epochs, so that their durations are known."""
+    """Add known delays to the start, the steps, the validation batches and the end of each epoch."""
 
     def sleep_in(owner, name, seconds):
         original = getattr(owner, name)

@@ -34,7 +34,7 @@ def test_losses_that_are_not_finite_end_the_curve():
 
 
 @pytest.mark.parametrize("losses", [[], [1.0] * 100, RATES], ids=["empty", "flat", "rising"])
-def test_no_suggestion_without_a_descent(losses):
+def test_suggests_no_rate_if_the_loss_never_falls(losses):
     assert find_steepest_rate(RATES, losses) is None
 
 

@@ -12,7 +12,7 @@ from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq
 from lit_project.models.seq2seq.search import Decoding, beam_search
 from lit_project.text.vocabulary import BOS, EOS, PAD
 
-SMALL = 6  # special tokens and two words, of which UNK and both words can be generated
+SMALL = 6  # special tokens and two words; only UNK and the two words can be generated
 LENGTHS = (5, 2, 9, 1)
 SHORT = {"max_length_ratio": 1.0, "max_length_extra": 5}
 

@@ -105,7 +105,7 @@ def test_max_norm_scales_long_embeddings_without_changing_the_weights():
     assert torch.equal(embedding.weight, before)
 
 
-def test_max_norm_with_tied_weights_trains_without_teacher_forcing():
+def test_a_model_with_max_norm_and_tied_weights_trains_without_teacher_forcing():
     net = make("gru, general, all").train()
     net(*sources(3, 5), inputs(2, 4), 0.0).sum().backward()  # nn.Embedding(max_norm) raises here
 

@@ -1,4 +1,4 @@
-"""Properties of all nets: padding has no effect, T tokens at once equal T steps, and future tokens are masked."""
+"""Properties of all nets: padding has no effect, T tokens at once match T steps, and future tokens are masked."""
 
 import pytest
 import torch
