@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from classifier_data import NAMES, Images, classifier
-from lit_project.models.losses import FocalLoss, WeightedCrossEntropy
+from lit_project.models.losses import FocalLoss, WeightedCrossEntropy, build_loss
 from lit_project.tasks.classification_results import Calibration
 from lit_project.tasks.test_time_augmentation import views
 
@@ -13,6 +13,8 @@ from lit_project.tasks.test_time_augmentation import views
 def test_class_weights_are_given_by_name():
     first, second, *others = NAMES
     assert classifier(class_weights={second: 3.0}).loss.weights.tolist() == [1, 3, *[1] * len(others)]
+    numbered = build_loss(["3", "5"], class_weights={5: 2.0})
+    assert numbered.weights.tolist() == [1, 2]  # YAML reads 5 as a number
     for options, message in (
         ({"class_weights": {"nobody": 1.0}}, "there is no class 'nobody'"),
         ({"class_weights": {first: 0.0}}, f"the weight of '{first}' must be above 0"),

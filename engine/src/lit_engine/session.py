@@ -34,7 +34,7 @@ from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, 
 from lit_engine.checkpoints.callback import Checkpoint, LossCheckpoint, fast_dev_run
 from lit_engine.checkpoints.choose import choose_checkpoint, find_newest_checkpoint, weights_of
 from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read
-from lit_engine.checkpoints.warm_start import check_fits, check_kept, warm_start
+from lit_engine.checkpoints.warm_start import changed_evaluation, check_fits, check_kept, warm_start
 from lit_engine.cli.explain import short_message
 from lit_engine.cli.parser import NEW_SAMPLES, LitCLI, prepare
 from lit_engine.data.module import has_test
@@ -329,6 +329,8 @@ class Session:
                 use_trained_weights(content, trainer.callbacks)  # type: ignore[attr-defined]
             else:
                 print_once(f"checkpoint: {self.checkpoint}")
+                if self.existing_run and self.command != "predict":
+                    different += changed_evaluation(self.run.path, self.cli.plain)
                 self.record.changed = different
             for line in different:
                 warn_once(f"warning: {line}")

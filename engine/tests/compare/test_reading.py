@@ -76,6 +76,14 @@ def test_without_a_monitor_uses_the_last_validation_or_final_metrics(make_run):
     assert Run.read(run).metrics == {"val/loss": 0.7}
 
 
+def test_a_monitored_metric_of_a_single_class_is_a_metric(make_run):
+    config = {"trainer": {"callbacks": [{"class_path": "p.Checkpoint", "init_args": {"monitor": "val/mse/price"}}]}}
+    run = make_run("a", config=config)
+    (run / "metrics.csv").write_text("epoch,step,val/mse/price,val/mse/rent\n0,1,3.0,1.0\n1,2,2.0,1.5\n")
+    assert Run.read(run).metrics["val/mse/price"] == 2
+    assert "val/mse/rent" not in Run.read(run).metrics
+
+
 def test_duration_is_summed_over_all_completed_fits(make_run):
     run = make_run("a")
     (first,) = json.loads((run / "provenance.json").read_text())

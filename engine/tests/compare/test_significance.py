@@ -260,6 +260,17 @@ def test_seeds_are_paired(make_run, say):
     assert say("compare runs/x/b runs/x/a --test val/loss")[0] == 4
 
 
+def test_metrics_of_single_targets_are_compared_over_seeds(make_run, say):
+    for name, error in (("a", 3.0), ("b", 2.0)):
+        for seed in range(6):
+            make_run(f"{name}/{seed}", seed=seed, test={"test/mse/price": error + seed / 10})
+    for metric in ("mse/price", "test/mse/price"):
+        status, out, _ = say(f"compare runs/x/a runs/x/b --test {metric}")
+        assert (status, "test/mse/price (lower is better): 3.25" in out) == (0, True)
+    status, out, _ = say("compare runs/x/a runs/x/b --over seed_everything --metric mse/price")
+    assert (status, "2.7500 ± 0.5519" in out) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("metric", "is_lower"),
     [("nll", True), ("cer", True), ("translation_edit_rate", True), ("kl_divergence", True), ("hamming_distance", True),

@@ -101,6 +101,15 @@ def test_an_evaluation_reports_its_checkpoint_and_changes_since_training(lit, tr
     monkeypatch.undo()
 
 
+def test_evaluation_with_different_data_options_is_recorded(lit, trained):
+    batching = "--data.eval_batch_size=50 --data.batch_size=9"
+    options = "--data.val_size=150 --trainer.limit_val_batches=2"
+    for given, changed in ((batching, None), (options, ["data.val_size", "trainer.limit_val_batches"])):
+        assert lit(f"validate --run {trained} {given}").status == 0
+        found = json.loads((trained / "metrics.json").read_text())["validate"].get("changed")
+        assert found == changed or [line.split()[0] for line in found] == changed
+
+
 def test_warns_and_uses_the_last_checkpoint_if_the_best_is_missing(lit, trained):
     best = next((trained / "checkpoints").glob("best*.ckpt"))
     best.unlink()

@@ -93,6 +93,7 @@ def test_runs_match_individual_fits_and_continue_after_an_interruption(lit, inli
         assert one["mean"] == pytest.approx(np.mean(values))
         assert one["sd"] == pytest.approx(np.std(values, ddof=1))
     assert one["values"].keys() == told["runs"].keys()
+    assert "test/class_accuracy/3" in told["metrics"]
     page = Path("repeats/quickstart/compare.html").read_text()
     assert "Single runs" in page
     assert "<h1>quickstart: seeds 1, 2, 3</h1>" in page

@@ -154,6 +154,7 @@ def weights_by_class(given: Mapping[str, float], class_names: Sequence[str]) -> 
     Raises:
         ValueError: a class is unknown, or a weight is not positive.
     """
+    given = {str(name): weight for name, weight in given.items()}  # YAML reads a class named 3 as a number
     for name, weight in given.items():
         if name not in class_names:
             near = get_close_matches(name, class_names, 1)

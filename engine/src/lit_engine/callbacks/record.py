@@ -171,7 +171,7 @@ class RunRecord(Callback):
         self._ended: dict[str, int] = {}  # number of steps and epochs if the run ended mid-epoch
         self._resumed: dict[str, Any] | None = None  # the state of metrics.csv in the checkpoint
         self.checkpoint: Path | None = None  # the checkpoint to evaluate
-        self.changed: list[str] = []  # hyperparameters whose values have changed since training
+        self.changed: list[str] = []  # options whose values have changed since training
         self._start = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

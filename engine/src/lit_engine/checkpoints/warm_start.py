@@ -17,6 +17,8 @@ from lit_engine.run.options import iterate_changes
 
 # Parts of a task whose state a resumed run restores from its checkpoint, not from the config.
 FROM_CHECKPOINT = ("optimizer", "schedulers", "parameter_groups", "parts")
+# Options of data modules that do not change which samples are evaluated.
+BATCHING = ("batch_size", "global_batch_size", "eval_batch_size", "num_workers", "pin_memory", "on_device")
 
 
 def state_of(content: dict[str, Any], checkpoint: Path) -> dict[str, Tensor]:
@@ -52,6 +54,21 @@ def check_fits(
         {name: value for name, value in values.items() if name not in FROM_CHECKPOINT}
         for values in (content.get("hyper_parameters", {}), hyper_parameters)
     )
+    return _describe_changes(before, now)
+
+
+def changed_evaluation(run: Path, config: Mapping[str, Any]) -> list[str]:
+    """Return descriptions of options that evaluate a run on other samples, or differently, than its config."""
+    both = []
+    for one in (resolve_class_paths(RunDir(run).config()), config):
+        data, trainer = one.get("data") or {}, one.get("trainer") or {}
+        options = {name: value for name, value in data.get("init_args", {}).items() if name not in BATCHING}
+        limits = {name: trainer.get(name) for name in ("limit_val_batches", "limit_test_batches", "precision")}
+        both.append({"data": {**data, "init_args": options}, "trainer": limits})
+    return _describe_changes(*both)
+
+
+def _describe_changes(before: Any, now: Any) -> list[str]:
     return [
         f"{key} was {shorten(str(old), 80)} in training and is {shorten(str(new), 80)}"
         for key, old, new in iterate_changes(before, now)

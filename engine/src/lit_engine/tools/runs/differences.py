@@ -14,7 +14,7 @@ from lit_engine.tools.runs.reading import Run
 CLASS = re.compile(r"[A-Za-z_][\w.]*\.[A-Z]\w*")
 COUNT = re.compile(r"(val|test)/(samples|tokens|pixels)")
 # Test metrics that are means over samples, tokens or pixels. Their means over folds are weighted by the fold sizes.
-POOLED = re.compile(r"test/(loss|mse|mae|(token_|top\d+_)?accuracy)")
+POOLED = re.compile(r"test/(loss|(mse|mae)(/.+)?|(token_|top\d+_)?accuracy)")
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Row:
 
     def metric(self, name: str) -> tuple[float, float, int]:
         """Return the mean, standard deviation (n − 1) and n of a metric, with nan if there are too few values."""
-        return mean_sd([run.metrics[name] for run in self.counted if name in run.metrics])
+        return mean_sd([run.all_metrics[name] for run in self.counted if name in run.all_metrics])
 
     def pooled_mean(self, name: str) -> tuple[float, str, float] | None:
         """Return a metric's sample-weighted mean over folds, the unit (samples, tokens or pixels) and the count."""
-        runs = [run for run in self.counted if name in run.metrics]
+        runs = [run for run in self.counted if name in run.all_metrics]
         unit = next(
             (u for u in ("test/tokens", "test/pixels") if any(u in run.metrics for run in runs)), "test/samples"
         )
@@ -43,7 +43,7 @@ class Row:
         folds = {run.options.get("data.fold") for run in runs}
         if len(folds) < 2 or not POOLED.fullmatch(name) or not all(weights):
             return None
-        total = sum(weight * run.metrics[name] for weight, run in zip(weights, runs, strict=True))
+        total = sum(weight * run.all_metrics[name] for weight, run in zip(weights, runs, strict=True))
         return total / sum(weights), unit, sum(weights)
 
     def part(self, kind: str, name: str) -> float:
@@ -93,11 +93,12 @@ class Comparison:
         self.over = [_full_name(key.replace(".init_args", ""), options, differing) for key in over]
         _check_known("option", self.over, options)
         known = dict.fromkeys(name for run in runs for name in run.metrics)
+        everything = dict.fromkeys(name for run in runs for name in run.all_metrics)
         self.chosen: list[str] = []
         for name in chosen:
-            matching = [n for n in known if n == name or (strip_stage(n) == name and get_stage(n) != "train")]
+            matching = [n for n in everything if n == name or (strip_stage(n) == name and get_stage(n) != "train")]
             self.chosen += matching or [name]
-        _check_known("metric", self.chosen, known)
+        _check_known("metric", self.chosen, everything)
         keys = [key for key in differing if key not in self.over]
         groups: dict[Any, list[Run]] = {}
         for run in runs:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,12 @@ class Run:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise RunError(f"{path} is broken: its files have unexpected content ({error!r})") from error
 
+    @cached_property
+    def all_metrics(self) -> Numbers:
+        """`metrics` and the test metrics by class, target or length, such as `test/class_accuracy/cat`."""
+        details = {f"test/{kind}/{part}": value for kind, own in self.parts.items() for part, value in own.items()}
+        return {**details, **self.metrics}
+
     def curve(self, metric: str, by: str) -> dict[float, float]:
         """Return the values of a metric, keyed by `epoch` or `step`."""
         return {float(row[by]): float(row[metric]) for row in self.rows if row.get(metric) and row.get(by)}
@@ -101,7 +108,7 @@ def lower_is_better(run: Run, name: str) -> bool:
     is_monitored = run.monitor is not None and strip_stage(run.monitor) == strip_stage(name)
     if is_monitored:
         return not run.maximize
-    is_score = re.match(r"(r2|f1|iou|\w*accuracy)/", name)  # followed by the name of any target or class
+    is_score = re.match(r"(r2|f1|iou|\w*accuracy)/", strip_stage(name))  # followed by the name of any target or class
     return not is_score and bool(LOWER_IS_BETTER.search(name))
 
 
@@ -165,7 +172,8 @@ def _best(rows: list[dict[str, str]], monitor: Any, maximize: bool, known: float
         best_row = min(watched, key=lambda row: abs(float(row[monitor]) - best))
     else:
         best_row = validated[-1] if validated else {}
-    return numbers({name: float(best_row[name]) for name in names if best_row.get(name)})
+    values = {name: float(best_row[name]) for name in names if best_row.get(name)}
+    return {**{name: value for name, value in values.items() if name == monitor}, **numbers(values)}
 
 
 def numbers(section: Mapping[str, Any], stage: str = "") -> Numbers:

@@ -137,7 +137,7 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
         sets = [(run.options.get("data"), run.metrics.get("test/samples")) for run in (one, other)]
         if sets[0] != sets[1]:
             raise UserError(f"{one.path} and {other.path} have different tasks or test sets")
-        pair = one.metrics[_recorded_metric(metric, one)], other.metrics[_recorded_metric(metric, other)]
+        pair = one.all_metrics[_recorded_metric(metric, one)], other.all_metrics[_recorded_metric(metric, other)]
         if not np.isfinite(pair).all():
             raise UserError(f"{metric} must be finite: it is {pair[0]} in {one.path} and {pair[1]} in {other.path}")
         values.setdefault(key[0] if is_folds else key, []).append(pair)
@@ -173,10 +173,9 @@ def _overlap(run: Run) -> float | None:
 
 def _recorded_metric(metric: str, run: Run) -> str:
     """Return the recorded name of a metric. A name without a stage refers to the test metric if it exists."""
-    if (name := find_metric(metric, run.metrics, ("test", "val"))) not in run.metrics:
-        raise UserError(
-            f"{run.path} has no metric {metric}{did_you_mean(metric, {strip_stage(n) for n in run.metrics})}"
-        )
+    known = run.all_metrics
+    if (name := find_metric(metric, known, ("test", "val"))) not in known:
+        raise UserError(f"{run.path} has no metric {metric}{did_you_mean(metric, {strip_stage(n) for n in known})}")
     return name
 
 

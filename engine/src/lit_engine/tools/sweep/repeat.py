@@ -220,9 +220,9 @@ def _summary(folder: Path, trials: "Sequence[Trial]", group: Row) -> dict[str, A
     runs = {run.path.name: run for run in group.runs}
     last = RunDir(group.counted[-1].path).entries()[-1] if group.counted else {}
     metrics: dict[str, dict[str, Any]] = {}
-    for name in dict.fromkeys(name for run in group.counted for name in run.metrics):
+    for name in dict.fromkeys(name for run in group.counted for name in run.all_metrics):
         mean, sd, n = group.metric(name)
-        values = {run.path.name: run.metrics[name] for run in group.counted if name in run.metrics}
+        values = {run.path.name: run.all_metrics[name] for run in group.counted if name in run.all_metrics}
         metrics[name] = {"n": n, "mean": mean, "sd": sd if n > 1 else None, "values": values}
         if pooled := group.pooled_mean(name):  # over all folds
             metrics[name]["pooled"] = dict(zip(("value", "over", "count"), pooled, strict=True))
