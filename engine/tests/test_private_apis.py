@@ -8,6 +8,7 @@ from argparse import ArgumentParser as PlainParser
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 
 import jsonargparse
 import pytest
@@ -19,6 +20,7 @@ from lightning.pytorch.loops import training_epoch_loop
 from lightning.pytorch.loops.evaluation_loop import RestartStage
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import nn
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
@@ -304,14 +306,29 @@ def test_wrap_again():
 
     class Strategy(DDPStrategy):
         def _setup_model(self, model):
-            return [model]
+            return nn.ModuleList([model])
 
         def _register_ddp_hooks(self):
             pass
 
     strategy, module = Strategy(), Module()
+    strategy.model = first = nn.ModuleList([module])
+    _lightning.wrap_again(strategy, module, [True, True])
+    assert strategy.model is first
+    module.net.bias.requires_grad_(False)
+    _lightning.wrap_again(strategy, module, [True, True])
+    assert strategy.model is not first
+    second = strategy.model
     _lightning.wrap_again(strategy, module)
-    assert strategy.model == [module]
+    assert strategy.model is second
+
+
+def test_restore_buffers():
+    module = nn.BatchNorm1d(2)
+    strategy = SimpleNamespace(model=nn.ModuleList([module]))
+    _lightning.restore_buffers(strategy, module, {"running_mean": torch.tensor([3.0, 4.0])})
+    assert module.running_mean.tolist() == [3, 4]
+    assert not strategy.model.require_forward_param_sync
 
 
 def test_skip_data_summary():
@@ -460,6 +477,15 @@ def test_recurrences_as_loops_export_a_gru_with_dynamic_length():
             nn.GRU(2, 3, batch_first=True).eval(), (torch.randn(2, 4, 2),), dynamic_shapes=[{1: length}]
         ).run_decompositions()
     assert program.module()(torch.randn(2, 7, 2))[0].shape == (2, 7, 3)
+
+
+def test_restarts_shorter_loaders(fit, monkeypatch):
+    assert fit({"": _lightning.restarts_shorter_loaders})[0][""]
+    for mode in ("max_size", "min_size"):
+        loader = CombinedLoader([DataLoader(DATA, batch_size=2)], mode)
+        monkeypatch.setattr(Module, "train_dataloader", lambda self, loader=loader: loader)
+        monkeypatch.setattr(Module, "training_step", lambda self, batch, batch_idx: self.net(batch[0][0]).sum())
+        assert fit({"": _lightning.restarts_shorter_loaders}, limit_val_batches=0)[0][""] == (mode != "max_size")
 
 
 def test_keeps_iterator():

@@ -104,6 +104,7 @@ def changed(line, column, text):
         (lines(), {"target_names": "target"}, "no column 'target'; available: a, b, y"),
         (lines(header="a;b;y", delimiter=";"), {}, "no column 'y'; line 1 has no ',': is the delimiter ';'?"),
         (lines(header="a,y,y"), {}, "2 columns named 'y'"),
+        (lines(header="a,a,y"), {}, "table.csv has 2 columns named 'a'"),
         (lines(), {"feature_names": ["a", "y"]}, "'y' is listed twice among features and targets"),
         (lines(), {"target_names": ["y", "y"]}, "'y' is listed twice"),
         (lines(), {"feature_names": []}, "has no feature column"),

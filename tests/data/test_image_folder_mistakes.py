@@ -27,10 +27,11 @@ def test_splits_are_never_taken_for_classes(splits, renamed, message):
         small(root)
 
 
-def test_classes_may_be_named_train_and_may_contain_subfolders(tmp_path):
+def test_classes_may_be_named_train_and_may_contain_subfolders(tmp_path, capsys):
     write(tmp_path / "vehicles", 3)
     (tmp_path / "vehicles" / "cat").rename(tmp_path / "vehicles" / "train")
     assert small(tmp_path / "vehicles").class_names == ["ant", "bee", "train"]
+    assert f"note: {tmp_path}/vehicles/train is used as a class" in capsys.readouterr().out
     for name in ("hot", "cold"):
         write(tmp_path / "years" / name, 3)
     assert small(tmp_path / "years", class_names=["cold", "hot"]).class_names == ["cold", "hot"]
@@ -102,6 +103,8 @@ def test_impossible_val_size_is_an_error(splits, val_size):
     shutil.rmtree(root / "val")
     with pytest.raises(DataError, match="one split of the 21 samples would be empty"):
         small(root, val_size=val_size).setup("fit")
+    with pytest.raises(DataError, match="val_size must be a fraction below 1 or a whole number"):
+        small(root, val_size=2.5).setup("fit")
 
 
 def test_links_to_parents_or_visited_folders_add_no_images(tmp_path):

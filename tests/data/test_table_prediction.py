@@ -55,6 +55,12 @@ def test_prediction_for_new_rows_selects_columns_by_name(lit, run, workspace):
         assert [list(row) for row in rows] == [["index", "line", *"aby", "prediction", *target]] * 2
         assert [float(row["target"]) for row in rows if target] == [5, 7][: 2 * len(target)]
 
+    (workspace / "other.csv").write_text("b;line;a\n-1.0;first;0.5\n3.5;;2.0\n0;;-0.25\n")  # a different delimiter
+    assert lit(f"predict --run {run} --table other.csv").status == 0
+    rows = predicted(run, "table_other")
+    assert [(row["line"], row["input/line"]) for row in rows] == [("2", "first"), ("3", ""), ("4", "")]
+    assert [float(row["prediction"]) for row in rows] == pytest.approx(expected, rel=1e-5)
+
     # The index also counts blank lines.
     (workspace / "gaps.csv").write_text('\na,b,note\n1,2,"two\nlines"\n\n3,4,\n\n\n5,6,\n\n')
     assert lit(f"predict --run {run} --table gaps.csv").status == 0

@@ -419,6 +419,9 @@ def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
         item.has_reset, item._computed = False, None
 
 
+METRIC_ATTRIBUTES = ("min_val", "max_val", "_num_vals_seen")  # of MinMaxMetric and Running, which are not states
+
+
 def metric_states(module: nn.Module) -> dict[str, dict[str, Any]]:
     """Map the names of a module's metrics to CPU copies of their states. No state_dict contains these states.
 
@@ -430,7 +433,8 @@ def metric_states(module: nn.Module) -> dict[str, dict[str, Any]]:
             found[name] = {"length": len(metric)}
         if isinstance(metric, Metric):
             states = apply_to_collection(metric.metric_state, Tensor, lambda state: state.detach().cpu().clone())
-            found[name] = {"states": states, "count": metric._update_count}
+            others = {key: vars(metric)[key] for key in METRIC_ATTRIBUTES if key in vars(metric)}
+            found[name] = {"states": states, "count": metric._update_count, "attributes": others}
     return found
 
 
@@ -443,6 +447,7 @@ def restore_metric_states(module: nn.Module, saved: dict[str, dict[str, Any]]) -
         if isinstance(metric, Metric) and name in saved:
             for state, value in saved[name]["states"].items():
                 setattr(metric, state, move_data_to_device(value, metric.device))
+            vars(metric).update(saved[name].get("attributes", {}))
             metric._update_count, metric._computed = saved[name]["count"], None
 
 
@@ -506,14 +511,24 @@ def group_options(strategy: Any) -> tuple[str, timedelta]:
 destroy_process_group = _destroy_dist_connection
 
 
-def wrap_again(strategy: Any, module: LightningModule) -> None:
-    """Wrap the module in a new DistributedDataParallel, if the strategy uses it.
+def wrap_again(strategy: Any, module: LightningModule, before: list[bool] | None = None) -> None:
+    """Wrap the module in a new DistributedDataParallel, if the strategy uses it and the trainable parameters changed.
 
-    DDP only averages gradients of parameters that required gradients when the wrapper was created.
+    DDP only averages gradients of parameters that required gradients when the wrapper was created. `before` states
+    whether each parameter did when Lightning created the wrapper. If it is unknown, the module is wrapped.
     """
-    if isinstance(strategy, DDPStrategy):
+    now = [weight.requires_grad for weight in module.parameters()]
+    if isinstance(strategy, DDPStrategy) and getattr(strategy.model, "trainable", before) != now:
         strategy.model = module
         strategy.configure_ddp()
+        vars(strategy.model)["trainable"] = now
+
+
+def restore_buffers(strategy: Any, module: LightningModule, buffers: dict[str, Tensor]) -> None:
+    """Restore this process's buffers. DDP broadcast rank 0's when it wrapped the module, and must not do so again."""
+    for name, buffer in buffers.items():
+        module.get_buffer(name).copy_(buffer)
+    strategy.model.require_forward_param_sync = False
 
 
 # ------------------------------------------------------------------------------------------------------------ torch
@@ -581,6 +596,11 @@ def replace_loader_parts(loader: Any, **parts: Any) -> None:
 def worker_iterator(loader: Any) -> Any:
     """Return a DataLoader's iterator, which owns the worker processes, or None if there is none yet."""
     return loader._iterator
+
+
+def restarts_shorter_loaders(trainer: Trainer) -> bool:
+    """Return whether training loaders that are shorter than others start over. In mode `max_size`, they do not."""
+    return trainer.fit_loop._combined_loader is None or trainer.fit_loop._combined_loader._mode != "max_size"
 
 
 def keeps_iterator(loader: Any) -> bool:

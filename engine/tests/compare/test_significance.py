@@ -260,6 +260,13 @@ def test_seeds_are_paired(make_run, say):
     assert say("compare runs/x/b runs/x/a --test val/loss")[0] == 4
 
 
+def test_unused_columns_of_the_input_may_contain_nan(make_run, say):
+    header = "index,source_score,target/y,prediction/y"
+    for name, error in (("a", 1), ("b", 0)):
+        write(make_run(name), header, [f"{n},nan,{n if n else 'nan'},{n + error * n % 3}" for n in range(9)])
+    assert "have different test sets" not in say("compare runs/x/a runs/x/b --test mse")[2]
+
+
 def test_metrics_of_single_targets_are_compared_over_seeds(make_run, say):
     for name, error in (("a", 3.0), ("b", 2.0)):
         for seed in range(6):

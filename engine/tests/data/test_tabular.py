@@ -49,6 +49,8 @@ def test_statistics_are_computed_from_training_rows_only():
     assert data.target_mean == pytest.approx(targets.mean(0).tolist(), rel=1e-12)
     assert data.target_std == pytest.approx(targets.std(0, correction=0).tolist(), rel=1e-12)
     assert data.feature_std[2] == 1  # constant
+    tiny = TabularData(1e-170 * torch.arange(40.0, dtype=torch.double)[:, None], torch.rand(40, 1), ["a"], ["y"])
+    assert tiny.feature_std == [1]
     assert (data.input_size, data.output_size) == (3, 2)
 
 

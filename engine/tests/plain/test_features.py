@@ -200,7 +200,7 @@ def test_predictions_on_new_samples(lit):
     for data, option in (("FromFiles", "--images new"), ("FromTable", "--table new.csv")):
         run = lit(f"fit --model test_features.Classifier --data test_features.{data} --epochs 1").run
         assert lit(f"predict --run {run} {option}").status == 0
-        found.append(rows_of(run / "predictions" / f"{option[2:].split()[0]}.csv"))
+        found.append(rows_of(run / "predictions" / f"{option[2:].split()[0]}_new.csv"))
     assert [row["file"] for row in found[0]] == [f"{number}.txt" for number in range(3)]
     model = Classifier()
     model.load_state_dict(read(run / "checkpoints" / "last.ckpt")["state_dict"])

@@ -30,7 +30,8 @@ EVERY_STEP = "'--trainer.callbacks=[{class_path: Checkpoint, init_args: {every_n
 def test_processes_do_not_synchronize_in_validation_of_unknown_length(monkeypatch, processes, batches, waits):
     asked = []
     monkeypatch.setattr(Saver, "_agree", lambda self, trainer: asked.append(1) or (0, False))
-    trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), world_size=processes, num_val_batches=batches)
+    state = SimpleNamespace(fn="fit")
+    trainer = SimpleNamespace(state=state, world_size=processes, num_val_batches=batches, should_stop=False)
     Saver().on_validation_batch_end(trainer, None)
     assert len(asked) == waits
 

@@ -10,6 +10,7 @@ from torch.utils.data import Dataset, Subset
 
 from lit_engine.data.images import UNREADABLE, DatasetImages, decode_smaller, is_picture, pictures_in, to_8bit_upright
 from lit_engine.data.module import Split
+from lit_engine.distributed.processes import print_once
 from lit_engine.errors import DataError
 
 SPLIT_FOLDERS = {"train": "train|training", "val": "val|valid|validation", "test": "test|testing"}
@@ -140,6 +141,9 @@ def _read_splits(root: Path, class_names: list[str] | None, image_size: int) -> 
     folders = _split_folders(root)
     if not folders:
         classes = _folders_in(root)
+        for path in classes:
+            if any(_is_split(path, names) for names in SPLIT_FOLDERS.values()):
+                print_once(f"note: {path} is used as a class, because there is no other split and it has no subfolders")
         if classes and not class_names and not any(is_picture(file) for path in classes for file in path.iterdir()):
             raise DataError(
                 f"the folders in {root} ({', '.join(path.name for path in classes[:4])}) contain no images. "
@@ -158,12 +162,16 @@ def _folders_in(folder: Path) -> list[Path]:
     return sorted((p for p in folder.iterdir() if p.is_dir() and p.name[0] != "."), key=lambda path: path.name)
 
 
+def _is_split(folder: Path, names: str) -> bool:
+    """Return whether a folder has one of the names of a split, such as `test` or `test_images`."""
+    return bool(re.fullmatch(rf"({names})([ _-]?(set|data|images))?", folder.name, re.IGNORECASE))
+
+
 def _split_folders(root: Path) -> dict[str, Path]:
     """Return the folder of each existing split. A single folder with files but no subfolders is treated as a class."""
     found: dict[str, Path] = {}
     for split, names in SPLIT_FOLDERS.items():
-        pattern = re.compile(rf"({names})([ _-]?(set|data|images))?", re.IGNORECASE)
-        folders = [path for path in _folders_in(root) if pattern.fullmatch(path.name)]
+        folders = [path for path in _folders_in(root) if _is_split(path, names)]
         if len(folders) > 1:
             raise DataError(f"{root} has several folders for the {split} split: {', '.join(p.name for p in folders)}")
         if folders:

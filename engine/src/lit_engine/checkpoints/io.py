@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from lit_engine.classes.names import resolve_class_paths
@@ -90,6 +92,9 @@ class SafeCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Replace `path` with a complete new file, or raise CheckpointError and keep the old file unchanged."""
         path = Path(path)
+        for name in ("optimizer_states", "lr_schedulers"):  # a schedule may compute rates with NumPy
+            if name in checkpoint:
+                checkpoint[name] = apply_to_collection(checkpoint[name], np.generic, np.generic.item)
         try:
             with replacement(path) as temporary:
                 with temporary.open("wb") as file:

@@ -36,7 +36,7 @@ from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import Project, current, program
 from lit_engine.run.directory import YAML_LOADER, RunDir
 from lit_engine.run.options import options_of, same_value
-from lit_engine.training.plain import LOADERS, OWN_DATA, OwnData
+from lit_engine.training.plain import LOADERS, OWN_DATA, OwnData, seed_setup
 from lit_engine.training.task import Task
 
 TEXTS = (f"--{option.name}" for option in OPTIONS if option.type in (str, str | None))
@@ -420,6 +420,8 @@ class LitCLI(LightningCLI):
             raise UserError(": ".join([*class_path, find_reason(str(error))]) + locate_error(error)) from error
         if isinstance(self.datamodule, OwnData):
             self.datamodule = OwnData.of(self.model)
+        for owner in (self.model, self.datamodule):
+            seed_setup(owner, self.options.seed_everything)
         check_links(self.plain["model"], self.datamodule, self.links)
         self.hyper_parameters = hyper_parameters(copy.deepcopy(self.plain["model"]), self.datamodule, self.links)
         if isinstance(self.model, Task):  # other modules may store objects in their own hparams

@@ -18,6 +18,7 @@ from lit_engine._lightning import (
     keeps_iterator,
     ready_batches,
     replace_loader_parts,
+    restarts_shorter_loaders,
     set_worker_iterator,
     worker_iterator,
 )
@@ -83,6 +84,8 @@ class ResumableLoader:
         in_hook = is_in_hook(self.trainer)  # such as validation that compares each sample with the whole training set
         epoch, done, number = self._find_place(in_hook)
         passes, start = 0, done
+        if not restarts_shorter_loaders(self.trainer) and 0 < (sized_len(self.loader) or 0) <= done:
+            return
         if done and self.passed[0] == epoch:  # Lightning restarts this loader, and may have prefetched its last batch
             (_, passes, done), start = self.passed, 0
         self.order.begin(epoch, passes, start, (f"loader {number}",) if number else ())
@@ -205,6 +208,8 @@ class SeededSamples:
         return self._dataset[index]
 
     def __getitems__(self, places: list[tuple[int, Any]]) -> list[Any]:
+        if not self._draws:
+            seed_cpu(places[0][0])  # for a collate function that draws random numbers
         if not self._whole_batches:
             return [self[place] for place in places]
         seed_cpu(places[0][0])

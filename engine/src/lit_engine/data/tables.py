@@ -95,10 +95,8 @@ class CSVFile:
 
     def inputs(self) -> dict[int, dict[str, str]]:
         """Map each row number to the row's `line` number and cells, for `PredictionTable`."""
-        return {
-            number: {"line": str(line), **dict(zip(self.names, cells, strict=True))}
-            for number, line, cells in self.rows()
-        }
+        names, rows = ["input/line" if name == "line" else name for name in self.names], self.rows()
+        return {number: {"line": str(line), **dict(zip(names, cells, strict=True))} for number, line, cells in rows}
 
     def rows(self) -> Iterator[tuple[int, int, list[str]]]:
         """Yield the number, the starting line and the cells of each row.
@@ -254,8 +252,8 @@ class TabularData(SplitData):
         if mean is None or std is None:
             values = self.splits["train"][part].double()
             own_std = values.std(dim=0, correction=0)
-            # Compare the values, because after rounding, the standard deviation of equal values may not be exactly 0.
-            own_std[(values == values[0]).all(dim=0)] = 1
+            # After rounding, the standard deviation of equal values may not be 0, and that of tiny values may be 0.
+            own_std[(values == values[0]).all(dim=0) | (own_std == 0)] = 1
             mean, std = mean or values.mean(dim=0).tolist(), std or own_std.tolist()
         if not len(mean) == len(std) == len(names):
             raise DataError(f"got {len(mean)} means and {len(std)} standard deviations for columns {', '.join(names)}")
@@ -275,7 +273,8 @@ class TabularData(SplitData):
     def predict_from(self, file: str | Path) -> dict[int, dict[str, str]]:
         """Make `predict` read the rows of a CSV file instead of the test split.
 
-        The columns may be in any order, and other columns are ignored. Targets are read if all rows contain them.
+        The columns may be in any order, and other columns are ignored. Targets are read if all rows contain them. The
+        delimiter may differ from that of the training data.
 
         Returns:
             A dict from row numbers to the cells of each row, for the prediction table.
@@ -283,7 +282,8 @@ class TabularData(SplitData):
         Raises:
             DataError: if the file is invalid (see `CSVFile`).
         """
-        table = CSVFile(file, self.delimiter)
+        tables = (CSVFile(file, delimiter) for delimiter in (self.delimiter, *",;\t|"))
+        table = next((one for one in tables if {*self.feature_names} <= {*one.names}), CSVFile(file, self.delimiter))
         features = table.read(self.feature_names).to(WIDE)
         try:
             targets = table.read(self.target_names).to(WIDE)

@@ -7,6 +7,8 @@ from typing import Any
 from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from torch import Tensor
 
+from lit_engine.data.module import SplitData
+from lit_engine.data.resumable import seed_everywhere
 from lit_engine.errors import UserError
 from lit_engine.training.task import Task
 
@@ -57,6 +59,19 @@ class OwnData(LightningDataModule):
         data = type(cls.__name__, (cls,), {name: load(name) for name in names})()
         data.module = module
         return data
+
+
+def seed_setup(owner: LightningModule | LightningDataModule, seed: int) -> None:
+    """Seed each call of `setup`, so that random splits are the same in all stages and commands."""
+    if isinstance(owner, Task | SplitData):  # their splits have their own generators
+        return
+    setup = owner.setup
+
+    def seeded_setup(stage: Any = None) -> None:
+        seed_everywhere(seed, "setup", type(owner).__name__)
+        setup(stage)
+
+    owner.setup = seeded_setup  # type: ignore[method-assign]
 
 
 def adds_weights_later(module: LightningModule, callbacks: Iterable[Callback] = ()) -> bool:

@@ -32,7 +32,8 @@ OUT_OF_MEMORY = (
     "trainer.precision=bf16-mixed also needs less memory"
 )
 ONE_SAMPLE = "batch norm cannot train on a batch of one sample: set --data.drop_last=true or change data.batch_size"
-LAST_HOOKS = ("on_train_start", "on_train_batch_end", "on_validation_end")  # the task's hooks after which `Saver` runs
+# The module's hooks after which `Saver` runs.
+LAST_HOOKS = ("on_train_start", "on_train_epoch_start", "on_train_batch_end", "on_validation_end")
 
 
 class Interrupted(BaseException):
@@ -127,6 +128,7 @@ class Saver(Callback):
         self._metrics: dict[str, Any] = {}
         self._logged: list[dict[str, Any]] = []  # values logged before resuming, kept until the first batch is logged
         self._batches: int | None = None  # batches per epoch when the run was stopped
+        self._buffers: dict[str, Tensor] = {}  # buffers of this process if processes have different ones
         self._accumulated: dict[str, Tensor] = {}  # gradients of manual optimization when the run was stopped
         self._states: dict[str, Any] | None = None  # torchmetrics states before the current validation
         self._sums: list[Tensor] = []  # sums of the weights and buffers before the current validation
@@ -144,6 +146,8 @@ class Saver(Callback):
         _lightning.skip_batches_of_evaluation(trainer)
         _lightning.disable_requeue(trainer)  # Lightning would requeue the SLURM job with a checkpoint of its own
         _lightning.process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
+        if trainer.precision == "64-true":
+            pl_module.double()  # Lightning converts the module after loading, which would round the weights to float32
         if stage != "fit":
             return
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
@@ -183,7 +187,8 @@ class Saver(Callback):
             _lightning.skip_validation_if_not_due(trainer)
             _lightning.log_again(trainer, self._logged)
         self._trainable_at_start = _training_state(pl_module)
-        for name, look in zip(LAST_HOOKS, (self.after_start, self.after_step, self.after_validation), strict=True):
+        looks = self.after_start, self.after_epoch_start, self.after_step, self.after_validation
+        for name, look in zip(LAST_HOOKS, looks, strict=True):
             setattr(pl_module, name, _call_after(getattr(pl_module, name), look, trainer))
 
     def after_start(self, trainer: Trainer) -> None:
@@ -198,18 +203,22 @@ class Saver(Callback):
         }
         for name, part in module.named_modules():
             part.training = restored.get(name, part.training)
-        changed = False
         for name, weight in module.named_parameters():
-            if restored.get(name, weight.requires_grad) != weight.requires_grad:
-                weight.requires_grad_(restored[name])
-                changed = True
-        if changed:
-            _lightning.wrap_again(trainer.strategy, module)
+            weight.requires_grad_(restored.get(name, weight.requires_grad))
+        self.after_epoch_start(trainer)
+        if self._buffers:
+            _lightning.restore_buffers(trainer.strategy, module, self._buffers)
         if (changing := accumulation_schedule(trainer)) is not None:
             changing.on_train_epoch_start(trainer)  # Lightning does not call this hook when resuming mid-epoch
         if self._precedes_plateau:
             _lightning.step_plateau_schedules(trainer)
             self._precedes_plateau = False
+
+    def after_epoch_start(self, trainer: Trainer) -> None:
+        """Average the gradients of parameters that hooks, for example of BackboneFinetuning, have just unfrozen."""
+        module = trainer.lightning_module
+        before = [self._trainable_at_start.get(name, True) for name, _ in module.named_parameters()]
+        _lightning.wrap_again(trainer.strategy, module, before)
 
     def _check_loader(self, trainer: Trainer) -> None:
         """Raise UserError if the number of batches changed, and warn if a loader cannot resume mid-epoch."""
@@ -278,8 +287,9 @@ class Saver(Callback):
             return
         validates = _lightning.will_validate(trainer)
         _lightning.log_step(trainer)
-        if trainer.is_last_batch and not validates:
-            return  # `last.ckpt` is saved at the end of the epoch instead
+        # `last.ckpt` is saved at the end of the epoch instead, or after the run's last validation.
+        if trainer.is_last_batch and (not validates or trainer.should_stop):
+            return
         moment = "validation" if validates else "step"
         if self._cut_short:
             self._keep_counters(trainer, moment)
@@ -328,6 +338,8 @@ class Saver(Callback):
         if trainer.state.fn != "fit" or unequal or self._within_step:
             return
         number, due = self._agree(trainer)
+        if trainer.should_stop:  # This is the last validation. A resumed run would not repeat it.
+            return
         can_stop = (number or due) and (trainer.sanity_checking or self._save_within_validation(trainer, pl_module))
         if number and can_stop:
             raise Interrupted(number)
@@ -413,7 +425,9 @@ class Saver(Callback):
         """Add the state needed to resume, and correct Lightning's loop counters."""
         checkpoint["metrics"] = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
         states = _lightning.metric_states(pl_module) if self._states is None else self._states
-        own = {"logged": _lightning.logged_so_far(trainer), "states": states}
+        own: dict[str, Any] = {"logged": _lightning.logged_so_far(trainer), "states": states}
+        if trainer.world_size > 1 and not pl_module.automatic_optimization:  # DDP then does not broadcast buffers
+            own["buffers"] = dict(pl_module.named_buffers())
         checkpoint["logged_so_far"] = all_gathered([own], trainer)
         trainable = _training_state(pl_module) | (_lightning.modes_in_training(trainer) if trainer.validating else {})
         checkpoint["trainable"] = {
@@ -440,6 +454,7 @@ class Saver(Callback):
         if trainer.state.fn == "fit" and len(shares) == trainer.world_size:
             self._logged = shares[rank]["logged"]
             _lightning.restore_metric_states(pl_module, shares[rank]["states"])
+            self._buffers = shares[rank].get("buffers", {})
         self._batches, self._accumulated = checkpoint.get("batches"), checkpoint.get("gradients", {})
 
 

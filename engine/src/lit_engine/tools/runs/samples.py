@@ -9,6 +9,7 @@
 | any other NAME | NAME (one number per sample, whose mean is the metric) |
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -24,7 +25,7 @@ from lit_engine.tools.runs.reading import Run
 from lit_engine.tools.runs.significance import Floats, Outcome, Score, mcnemar, resample
 
 METRICS = ("accuracy", "f1", "iou", "r2", "mse", "rmse", "mae", "bleu", "chrf")
-SHARED = ("target", "references", "source", "true/")  # columns that do not depend on the model
+SHARED = re.compile("target(/.*)?|true/.*|references|source")  # columns that do not depend on the model
 
 
 @dataclass(frozen=True)
@@ -104,13 +105,14 @@ def check_same_samples(a: Table, b: Table) -> None:
     if a.rows.keys() != b.rows.keys():
         index = min(a.rows.keys() ^ b.rows.keys())
         raise RunError(f"{both}: {len(a.rows)} and {len(b.rows)} samples; only one of them contains index {index}")
-    shared = [name for name in a.names if name in b.names and name.startswith(SHARED)]
+    shared = [name for name in a.names if name in b.names and SHARED.fullmatch(name)]
     if not shared:
         raise RunError(f"{a.run.path} and {b.run.path} may have different test sets, because their predictions have no "
                        "column target, references or source: return one of them from predict_step")  # fmt: skip
     for name in shared:
         for index, row in a.rows.items():
-            if row[name] != (other := b.rows[index][name]):
+            other = b.rows[index][name]
+            if row[name] != other and (row[name] == row[name] or other == other):  # NaN does not equal itself
                 raise RunError(f"{both}: the {name} of index {index} differs ({row[name]!r} and {other!r})")
 
 
@@ -131,7 +133,7 @@ def samples_of(metric: str, a: Table, b: Table) -> Samples:
         return _classes(kind, a, b)
     if kind in METRICS:
         return _regression(kind, part, a, b)
-    columns = [name for name in a.names if name not in METRICS and name != "index" and not name.startswith(SHARED)]
+    columns = [name for name in a.names if name not in METRICS and name != "index" and not SHARED.fullmatch(name)]
     known = [name for name in (*METRICS, *columns) if _is_available(name, a, b)]
     raise UserError(
         f"--test {metric} cannot be computed from predictions{did_you_mean(metric, known)} "

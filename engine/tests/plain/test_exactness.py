@@ -1,0 +1,206 @@
+"""Plain code whose runs resume exactly: NumPy learning rates, random collate functions, combined loaders, and more."""
+
+import csv
+import signal
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from metric_objects import Classifier, Data
+from test_plain import StopAfter
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, default_collate, random_split
+from torchmetrics import MeanMetric, MinMaxMetric, RunningMean
+
+from helpers import differences, run_in
+from killing import at_call
+from lit_engine.load import load_data
+from lit_engine.run.directory import RunDir
+
+BATCHES = 10  # per epoch
+FIT = "--trainer.log_every_n_steps=1 --epochs 2 --model test_exactness."
+
+
+class Rates(Classifier):
+    """Has learning rates computed with NumPy, by a schedule and by a hook."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5 * (1 + np.cos(epoch)))]
+
+    def on_train_batch_end(self, *args):
+        self.optimizers().param_groups[0]["lr"] *= np.float64(0.9)
+
+
+class Metrics(Classifier):
+    """Logs a running mean and the extremes of a mean in each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.running, self.extremes = RunningMean(window=3), MinMaxMetric(MeanMetric())
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("running", self.running(loss.detach()), on_step=True)
+        self.log("lowest", self.extremes(loss.detach())["min"], on_step=True)
+        return loss
+
+
+class Pair(Classifier):
+    """Trains on two loaders of different lengths."""
+
+    def training_step(self, batch, batch_idx):
+        self.log("loaders", float(sum(one is not None for one in batch)), on_step=True)
+        return sum(F.cross_entropy(self(x), y) for x, y in filter(None, batch))
+
+
+class Tensors(Data):
+    """Adds random noise in the collate function of a TensorDataset."""
+
+    def __init__(self, num_workers: int = 0):
+        super().__init__()
+        self.num_workers = num_workers
+
+    def train_dataloader(self):
+        samples = TensorDataset(*default_collate([*super().train_dataloader().dataset]))
+        return DataLoader(samples, batch_size=32, shuffle=True, collate_fn=add_noise, num_workers=self.num_workers)
+
+
+def add_noise(samples):
+    x, y = default_collate(samples)
+    return x + torch.randn_like(x), y
+
+
+class Pairs(Data):
+    """Has two training loaders. The shorter one does not start over."""
+
+    def train_dataloader(self):
+        samples = super().train_dataloader().dataset
+        loaders = [DataLoader(samples, batch_size=size, shuffle=True) for size in (32, 100)]
+        return CombinedLoader(loaders, mode="max_size")
+
+
+def check(lit, fit, batches):
+    whole = lit(fit, "--name whole")
+    assert whole.status == 0, whole.err
+    stop = f"{{class_path: {StopAfter.__module__}.StopAfter, init_args: {{batches: {batches}}}}}"
+    cut = lit(fit, "--name cut", ["--trainer.callbacks+=" + stop])
+    assert cut.status == 143, cut.err
+    resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
+    assert resumed.status == 0, resumed.err
+    assert differences(whole.run, resumed.run) == []
+    return whole.run
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "Rates --data metric_objects.Data",
+        "Metrics --data metric_objects.Data",
+        "Pair --data test_exactness.Pairs",
+        "Rates --data test_exactness.Tensors",
+        "Rates --data test_exactness.Tensors --data.num_workers=1",
+        "Metrics --data metric_objects.Data --trainer.precision=64-true",
+    ],
+)
+def test_a_resumed_run_matches_an_uninterrupted_run_bit_for_bit(lit, options):
+    check(lit, f"fit {FIT}{options}", BATCHES + 5)
+
+
+class Stops(Classifier):
+    """Stops the run in the second epoch."""
+
+    def training_step(self, batch, batch_idx):
+        if self.global_step == BATCHES + 5:
+            self.trainer.should_stop = True
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("options", ["", "--trainer.val_check_interval=3"])
+def test_a_signal_during_the_last_validation_waits_for_its_end(lit, monkeypatch, options):
+    fit = f"fit {FIT}Stops --data metric_objects.Data {options} --epochs 4"
+    whole = lit(fit, "--name whole")
+    assert whole.status == 0, whole.err
+    with monkeypatch.context() as patch:
+        calls = at_call(patch, Stops, "validation_step", 10**9)
+        lit(fit, "--name counted")
+    with monkeypatch.context() as patch:
+        at_call(patch, Stops, "validation_step", len(calls) - 2, signal.SIGTERM)
+        cut = lit(fit, "--name cut")
+    assert cut.status == 143
+    assert "nothing to do" in lit(f"fit {cut.run}").out
+    assert differences(whole.run, cut.run) == []
+
+
+class Splits(Data):
+    """Splits the data at random in each call of `setup`."""
+
+    def setup(self, stage):
+        samples = super().train_dataloader().dataset
+        self.parts = random_split(samples, [200, 50, 50])
+        with open("splits.csv", "a", newline="") as file:
+            csv.writer(file).writerow([sorted(self.parts[2].indices), np.random.rand()])  # noqa: NPY002
+
+    def train_dataloader(self):
+        return DataLoader(self.parts[0], batch_size=32, shuffle=True)
+
+    def val_dataloader(self):
+        return DataLoader(self.parts[1], batch_size=32)
+
+    def test_dataloader(self):
+        return DataLoader(self.parts[2], batch_size=32)
+
+
+def test_random_splits_are_the_same_in_all_stages_and_commands(lit, workspace):
+    run = lit(f"fit {FIT}Rates --data test_exactness.Splits --test_after_fit=true").run
+    for command in ("validate", "test", "predict"):
+        assert lit(f"{command} {run}").status == 0
+    load_data(RunDir(run))
+    rows = (workspace / "splits.csv").read_text().splitlines()
+    assert len(rows) > 5
+    assert len({*rows}) == 1
+
+
+class Adversarial(Classifier):
+    """Uses manual optimization and batch norm, and unfreezes its first layer in the second epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.model.insert(1, nn.BatchNorm1d(32))
+        self.model[0].requires_grad_(False)
+
+    def on_train_epoch_start(self):
+        self.model[0].requires_grad_(self.current_epoch > 0)
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        loss = F.cross_entropy(self(batch[0]), batch[1])
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
+        ranks = self.all_gather(torch.stack([weight.detach().sum() for weight in self.parameters()]))
+        self.log("distance", (ranks[0] - ranks[-1]).abs().max(), sync_dist=True)
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", F.cross_entropy(self(batch[0]), batch[1]), sync_dist=True)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.slow
+def test_two_processes_resume_exactly_with_manual_optimization_and_unfrozen_layers(lit, tmp_path):
+    options = "--data metric_objects.Data --trainer.strategy=ddp --trainer.devices=2 --trainer.accelerator=cpu"
+    fit = f"fit {FIT}Adversarial {options} --epochs 3"
+    run_in(tmp_path, *f"{fit} --name whole".split())
+    stop = f"{{class_path: {StopAfter.__module__}.StopAfter, init_args: {{batches: 8}}}}"
+    with pytest.raises(AssertionError):  # ends with status 143
+        run_in(tmp_path, *f"{fit} --name cut".split(), "--trainer.callbacks+=" + stop)
+    run_in(tmp_path, *["fit", "runs/unnamed/cut", "--trainer.callbacks=null"])
+    whole, cut = (tmp_path / "runs" / "unnamed" / name for name in ("whole", "cut"))
+    assert differences(whole, cut) == []
+    with (whole / "metrics.csv").open() as file:
+        assert {float(row["distance"]) for row in csv.DictReader(file) if row["distance"]} == {0.0}
