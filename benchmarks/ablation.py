@@ -1,4 +1,4 @@
-"""Measure how much common recipe ingredients improve Fashion-MNIST accuracy on a fixed budget of ten epochs.
+"""Measure how much common recipe ingredients improve Fashion-MNIST accuracy with a fixed budget of ten epochs.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/ablation.py
     OMP_WAIT_POLICY=PASSIVE python benchmarks/ablation.py --workers 2 --only mixup swa --seeds 1 2

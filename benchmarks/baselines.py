@@ -1,4 +1,4 @@
-"""The standard Lightning pipeline, a second baseline next to the hand-written loop in `plain.py`."""
+"""The standard Lightning pipeline, a second baseline in addition to the hand-written loop in `plain.py`."""
 
 from collections.abc import Callable
 from pathlib import Path

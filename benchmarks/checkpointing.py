@@ -2,7 +2,7 @@
 
     python benchmarks/checkpointing.py          a few minutes; writes results/checkpointing.json
 
-Memory is the size of all tensors that the backward pass needs, without parameters. Time covers the forward and
+Memory is the size of all tensors that the backward pass needs, excluding parameters. Time covers the forward and
 backward pass. Variants alternate, and the first round is not counted.
 """
 
@@ -41,7 +41,7 @@ def networks() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
 
 
 def stored(net: nn.Module, inputs: tuple[Tensor, ...]) -> float:
-    """Return the size of the tensors that a backward pass needs, in MB, without parameters."""
+    """Return the size in MB of the tensors that a backward pass needs, excluding parameters."""
     sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ def stored(net: nn.Module, inputs: tuple[Tensor, ...]) -> float:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        output = net(*inputs)  # kept until the sum is known, so that no address is used twice
+        output = net(*inputs)  # kept until the sum is known, so that no address is reused
     own = {parameter.untyped_storage().data_ptr() for parameter in net.parameters()}
     total = sum(size for place, size in sizes.items() if place not in own)
     del output

@@ -73,7 +73,7 @@ class EpochClock(Callback):
     callback, so that the epoch includes what the other callbacks do at its start.
 
     Attributes:
-        epochs: Times of the epochs of the newest fit.
+        epochs: Times of the epochs of the latest fit.
         metrics: Metrics at the end of the latest fit.
     """
 
@@ -104,7 +104,7 @@ class StepClock(Callback):
     """Callback that records when steps, validations and predictions end, in class attributes like `EpochClock`."""
 
     start: ClassVar[float] = 0.0  # start time of the latest fit or prediction
-    steps: ClassVar[list[tuple[float, int]]] = []  # in the newest epoch: time, number of images or target tokens
+    steps: ClassVar[list[tuple[float, int]]] = []  # in the latest epoch: time, number of images or target tokens
     ends: ClassVar[list[tuple[float, list[str]]]] = []  # seconds from the start, translations
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -146,7 +146,7 @@ def command(*words: str | Path) -> None:
 
 
 def fit(*args: str) -> Times:
-    """Return the mean time per epoch of `lit-project fit ARGS`, without the first epoch. See `command`."""
+    """Return the mean time per epoch of `lit-project fit ARGS`, excluding the first epoch. See `command`."""
     with TemporaryDirectory() as runs:
         clock = f"--trainer.callbacks+={json.dumps({'class_path': 'common.EpochClock'})}"
         command("fit", *args, clock, "--runs_dir", runs, f"--data.init_args.root={DATA}")

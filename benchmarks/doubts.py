@@ -4,8 +4,8 @@
 
 3,000 labels are replaced by a different class, drawn uniformly with a fixed seed. Five folds of `fashion_mnist_mlp` are
 trained for eight epochs on the flipped labels, and the first samples that `doubts` lists are compared with the flipped
-ones. Other listed samples may be errors of the original dataset. The official test split is not used. Runs are stored
-in repeats/doubts/ and not repeated. The script prints precision and recall and writes benchmarks/results/doubts.json.
+ones. Other listed samples may be errors in the original dataset. The official test split is not used. Runs are stored
+in repeats/doubts/ and reused. The script prints precision and recall and writes benchmarks/results/doubts.json.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def lit_project(*arguments: str) -> str:
 
 
 def errors_by_fold(folds: int) -> dict[tuple[int, int], bool]:
-    """Return whether the label of a sample was flipped, by fold and index."""
+    """Return whether the label of each sample was flipped, by fold and index."""
     found: dict[tuple[int, int], bool] = {}
     for fold in range(folds):
         data = FlippedFashion(folds=folds, fold=fold, root=ROOT / "data")

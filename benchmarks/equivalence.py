@@ -2,8 +2,8 @@
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/equivalence.py
 
-Trains in float64 with plain SGD. The error is ‖Δ - Δ_big‖ / ‖Δ_big‖, where Δ is the change of all weights in one epoch.
-It is measured for this project's tasks, and for the same tasks with the usual loss: the mean of the micro-batch,
+Trains in float64 with plain SGD. The error is ‖Δ - Δ_big‖ / ‖Δ_big‖, where Δ is the total weight change in one epoch.
+It is measured for this project's tasks, and for the same tasks with the usual loss: the mean over the micro-batch,
 which Lightning divides by `accumulate_grad_batches`. Prints a table and writes benchmarks/results/equivalence.json.
 """
 
@@ -48,7 +48,7 @@ class Rows(TabularData):
 
 
 class Pairs(ToyGrammar):
-    """Data with 120 training pairs of the toy grammar."""
+    """Data with 120 training pairs from the toy grammar."""
 
     def pairs(self, split: Any) -> Any:
         """Return the first pairs of a split."""
@@ -74,7 +74,7 @@ class MeanTranslator(UsualLoss, Translator):
 
 
 class Final(Callback):
-    """Callback that saves the final weights, to return them from a launched process."""
+    """Callback that saves the final weights to a file, so that the main process can read them."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -86,7 +86,7 @@ class Final(Callback):
 
 
 def rows(size: int, batch_size: int, mean: bool) -> tuple[Any, Any]:
-    """Return the task and data of a regression with `size` training rows."""
+    """Return a regression task and its data, with `size` training rows."""
     data = Rows(size=size + 20, val_size=10, test_size=10, batch_size=batch_size, seed=1)
     torch.manual_seed(0)
     task = (MeanRegressor if mean else Regressor)(
@@ -106,7 +106,7 @@ def pairs(size: int, batch_size: int, mean: bool) -> tuple[Any, Any]:
 
 
 def change(made: tuple[Any, Any], **options: Any) -> Tensor:
-    """Return the change of the weights in one epoch."""
+    """Return the change in the weights over one epoch."""
     task, data = made
     before = torch.cat([value.flatten() for value in task.state_dict().values()])
     with tempfile.NamedTemporaryFile() as file:
@@ -122,7 +122,7 @@ def change(made: tuple[Any, Any], **options: Any) -> Tensor:
     return after - before
 
 
-# Task, training size, batch size and options of each case, and batch size and options of its reference.
+# Task, training size, batch size and options of each case, followed by the batch size and options of its reference.
 CASES: dict[str, tuple[Any, int, int, dict[str, Any], int, dict[str, Any]]] = {
     "full windows": (rows, 256, 64, {"accumulate_grad_batches": 4}, 256, {}),
     "last window of 2 of 4": (rows, 384, 64, {"accumulate_grad_batches": 4}, 256, {}),

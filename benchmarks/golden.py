@@ -4,11 +4,11 @@
     python benchmarks/golden.py --against before.json       after it; exit status 1 if a hash differs
     python benchmarks/golden.py --runs quickstart table     only these runs
 
-Each run trains in four ways: uninterrupted; stopped by SIGTERM in the middle of an epoch and resumed; with gradients
-accumulated over two batches; and on two processes. Hashes are SHA-256 of the best weights, the newest weights, the
-optimizer and scheduler state, metrics.csv and metrics.json without timings, and the predictions of the test split. The
-first two ways must agree with each other. Hashes depend on the processor and on the versions of the libraries: compare
-only hashes from the same machine.
+Each run is trained four times: uninterrupted; stopped by SIGTERM in the middle of an epoch and resumed; with gradients
+accumulated over two batches; and on two processes. Hashes are SHA-256 sums of the best weights, the latest weights, the
+optimizer and scheduler state, metrics.csv and metrics.json without timings, and the predictions for the test split.
+The resumed run must match the uninterrupted run. Hashes depend on the processor and on the versions of the libraries,
+so only compare hashes from the same machine.
 
 The script works on a copy of the files that git tracks, and uses only the command line and the files of a run, so that
 it runs unchanged before and after modules are moved. It needs the official Fashion-MNIST archives in data/.
@@ -113,7 +113,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256 of nested tensors, numbers and strings, independent of the order of mappings."""
+    """Return the SHA-256 of nested tensors, numbers and strings, independent of the order of mapping keys."""
     found = hashlib.sha256()
     for path, leaf in sorted(leaves(value), key=lambda item: item[0]):
         found.update(path.encode())
@@ -146,7 +146,7 @@ def results(run: Path, folder: Path) -> dict[str, str]:
 
 
 def train(name: str, copy: Path, folder: Path) -> dict[str, dict[str, str]]:
-    """Train one run in all four ways. Return the hash of each result by way."""
+    """Train one run in all four variants. Return the hash of each result by variant."""
     config, *options = RUNS[name]
     config = f"{copy}/configs/{config}.yaml"
     if name == "image_folder":

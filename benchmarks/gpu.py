@@ -1,7 +1,7 @@
-"""Test equal results, resuming, speed, and time to a target accuracy on a GPU with one command.
+"""Check results and resuming, and measure speed and time to a target accuracy, on a GPU with one command.
 
     python benchmarks/gpu.py                        run all parts; writes results/gpu.json
-    python benchmarks/gpu.py same resume            run these parts; the file keeps the others
+    python benchmarks/gpu.py same resume            run only these parts; the file keeps the results of the others
     python benchmarks/gpu.py --tiny --device cpu    try out the script; writes only to --out
 
 - same: trains the quickstarts without random layers on the device and on the CPU, in double precision if possible, so
@@ -14,7 +14,7 @@
   excluding start-up and data loading. Validation uses 5,000 images, or the 1,014 sentences.
 
 If a part fails, its error is recorded and the next part starts. No part starts after nine minutes. If commands are
-limited to ten minutes, use three of them: `same resume waits`, `speed mnist`, `fashion_mnist multi30k`.
+limited to ten minutes, run three of them: `same resume waits`, `speed mnist`, `fashion_mnist multi30k`.
 """
 
 import argparse
@@ -60,7 +60,7 @@ SAME: dict[str, tuple[list[str], str, float]] = {
     ),
     "translation_quickstart": ([*PLAIN_TEXT, *DOUBLE], "val/loss", 1e-5),
 }  # fmt: skip
-# Options of the runs whose waits are counted.
+# Options of the runs in which waits are counted.
 TRANSFORMER = ["--model.net=TransformerSeq2Seq", "--model.net.size=64"]
 WAITS: dict[str, list[str]] = {
     "quickstart, mixup, ema": [*PLAIN_DIGITS[:2], "-c", "configs/overlays/mixup.yaml",
@@ -139,7 +139,7 @@ class GPU:
     Args:
         device: `gpu`, or `cpu` to try out the script.
         tiny: Whether to use only a few batches.
-        folder: Folder of the runs.
+        folder: Folder for the runs.
     """
 
     def __init__(self, device: str, tiny: bool, folder: Path) -> None:
@@ -154,7 +154,7 @@ class GPU:
             few += ["--data.vocabulary_size=80", "--model.net.size=32"]
         if any("tatoeba" in option for option in options):
             few += ["--data.vocabulary_size=80", "--model.net.hidden_size=32", "--model.net.embedding_size=32"]
-        if "--data.batch_size=512" in options:  # the image records
+        if "--data.batch_size=512" in options:  # mnist and fashion_mnist
             few += ["--data.batch_size=32", "--data.eval_batch_size=32"]
         return ["fit", *options, *where, f"--run_name={name}", "--test_after_fit=false", *(few if self.tiny else [])]
 
@@ -246,7 +246,7 @@ class GPU:
         return found
 
     def record(self, name: str) -> dict[str, Any]:
-        """Measure the seconds to a target in several runs with different seeds."""
+        """Measure the seconds until a target is reached, in several runs with different seeds."""
         config, options, metric, target, runs = RECORDS[name]
         clock = json.dumps({"class_path": "gpu.TimeTo", "init_args": {"metric": metric, "target": target}})
         seconds = []

@@ -1,6 +1,6 @@
 """Kill runs with SIGKILL at critical moments, resume them, and compare them with uninterrupted runs.
 
-    python benchmarks/kills.py --out benchmarks/results/kills.json    100 kills over all kinds
+    python benchmarks/kills.py --out benchmarks/results/kills.json    100 kills across all kinds
     python benchmarks/kills.py --kills 5 --kinds ema steps --seed 3
 
 A killed run is resumed with `fit --run` until it is complete. Every third run is killed a second time. Finally,
@@ -101,7 +101,7 @@ KINDS: dict[str, list[str]] = {
                               "--trainer.log_every_n_steps=3"] for workers in (0, 2)},
     "two-digits": [*DIGITS, *callbacks(), *TWO, "--model.net.norm=none", "--trainer.accumulate_grad_batches=2"],
     "two-translation": [*TRANSLATION, *TWO],
-    # Plain modules with two workers and random noise, multiple dataloaders, or two manually optimized optimizers.
+    # Plain modules with two workers and random noise, multiple dataloaders, or two optimizers with manual steps.
     "plain-workers": ["--model=hydra_style.LitModule", "--model.net=hydra_style.Net", "--model.optimizer=Adam",
                       "--data=hydra_style.LitData", *callbacks(), *PLAIN],
     "plain-loaders": ["--model=several_loaders.Several", "--data=several_loaders.Sites", *PLAIN,
@@ -149,7 +149,7 @@ class Injector:
         self.moment, self.number, self.counts = moment, number, Counter[str]()
 
     def comes(self, moment: str) -> bool:
-        """Count a moment, and return whether to kill the process now."""
+        """Count an occurrence of a moment, and return whether to kill the process now."""
         self.counts[moment] += 1
         return moment == self.moment and self.counts[moment] == self.number
 

@@ -1,9 +1,9 @@
-"""Measure the overhead of a training step in addition to computation.
+"""Measure the overhead of a training step beyond its computation.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --where        writes results/overhead.json
 
 The breakdown starts from a hand-written loop and adds the parts of the template one by one. The net is a single linear
-layer, so that computation does not hide the overhead. An epoch consists of 860 steps of 64 Fashion-MNIST images and a
+layer, so that computation does not hide the overhead. An epoch consists of 860 steps with 64 Fashion-MNIST images and a
 validation. The cost of work done once per epoch is divided by the number of steps.
 """
 
@@ -37,7 +37,7 @@ BATCH = 64
 
 
 class Bare(LightningModule):
-    """Minimal LightningModule, with the fused Adam if requested."""
+    """Minimal LightningModule, with fused Adam if requested."""
 
     def __init__(self, net: nn.Module, fused: bool = False) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Batches:
 
 def run(module: LightningModule, data: Any, *, csv: bool = False, record: bool = False,
         bar: Callback | None = None, epochs: int = 2) -> Times:  # fmt: skip
-    """Return the mean time per epoch of a fit with these parts, without the first epoch."""
+    """Return the mean time per epoch of a fit with these parts, excluding the first epoch."""
     with TemporaryDirectory() as folder, nullcontext() if bar is None else terminal():
         callbacks: list[Callback] = [EpochClock()]
         if record:
@@ -116,8 +116,8 @@ def run(module: LightningModule, data: Any, *, csv: bool = False, record: bool =
 def barebones(
     module: LightningModule, loaders: tuple[Batches, Batches], epochs: int = 2, steps: int | None = None
 ) -> Times:
-    """Return the mean time per epoch, without the first, of Lightning's Trainer with all its features turned off."""
-    quiet_lightning()  # no list of what is turned off
+    """Return the mean time per epoch, excluding the first, of Lightning's Trainer with all optional features off."""
+    quiet_lightning()  # suppresses the list of features that are turned off
     Trainer(
         barebones=True, accelerator="cpu", max_epochs=epochs + 1, limit_train_batches=steps, callbacks=[EpochClock()]
     ).fit(module, *loaders)
@@ -125,7 +125,7 @@ def barebones(
 
 
 def stages() -> tuple[dict[str, Callable[[], Times]], int]:
-    """Return the stages, each with one part more than the previous one, and the number of steps per epoch."""
+    """Return the stages, each with one more part than the previous one, and the number of steps per epoch."""
     quiet_lightning()
     data = FashionMNIST(root=DATA, batch_size=BATCH)
     data.prepare_data()

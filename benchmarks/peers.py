@@ -1,4 +1,4 @@
-"""Compare the speed with other toolkits on the same data and model sizes, each in its own environment.
+"""Compare this project's speed with other toolkits on the same data and model sizes, each in its own environment.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py                  run all parts
     OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py --part images    run one part; the file keeps the others
@@ -7,15 +7,17 @@
 `uv` creates the environments in `.cache/peers`, with the torch version of this environment. All toolkits use one thread
 and float32. This project uses fused optimizers, as its configs do, and reuses freed memory, as its command line does.
 
-- tokens: training with JoeyNMT's own command. Multi30k, English to French, words that occur at least twice in this
-  project's tokenization; GRUs of size 256 (bidirectional encoder), embeddings of size 256, additive attention, dropout
-  0.1, Adam, 64 pairs per batch (of similar length here, random in JoeyNMT). Counts target tokens and end-of-sentence,
-  after the first steps and without validation.
-- bleu: the same number of updates for both. Seconds, including validation, to a validation BLEU (greedy); test BLEU
-  (beam 5); speed of translating the test split with the defaults: 8,000 positions per batch, sorted by length, here; 64
-  sentences in JoeyNMT.
-- images: Fashion-MNIST, the same nets, 64 per batch, Adam, no augmentation; see `baselines.py` and `peers_timm.py`.
-- files: reading JPEG files of two sizes without training, in the loaders of timm and torchvision; see `peers_files.py`.
+- tokens: compares training speed with JoeyNMT's own command on Multi30k, English to French, with words that occur at
+  least twice in this project's tokenization. Both use GRUs of size 256 (bidirectional encoder), embeddings of size 256,
+  additive attention, dropout 0.1, Adam, and 64 pairs per batch (of similar length here, random in JoeyNMT). Target
+  tokens, including end-of-sentence, are counted after the first steps and without validation.
+- bleu: trains both for the same number of updates. Reports the seconds, including validation, until a validation BLEU
+  is reached (greedy), the test BLEU (beam 5), and the speed of translating the test split with each toolkit's
+  default batches (here 8,000 positions, sorted by length; in JoeyNMT 64 sentences).
+- images: trains the same nets on Fashion-MNIST with 64 images per batch, Adam, and no augmentation; see `baselines.py`
+  and `peers_timm.py`.
+- files: reads JPEG files of two sizes without training, also with the loaders of timm and torchvision; see
+  `peers_files.py`.
 
 Speeds and ratios are medians over interleaved rounds. Ratios are shown with their minimum and maximum.
 """
@@ -121,7 +123,7 @@ class Ours(NamedTuple):
         return fit(self.folder, *OURS.split(), *steps), StepClock.ends
 
     def test(self, beam: int) -> tuple[float, list[str]]:
-        """Translate the test split with the newest weights, and return the time in seconds and the hypotheses."""
+        """Translate the test split with the latest weights, and return the time in seconds and the hypotheses."""
         run = RunDir.latest(self.folder)
         command("predict", "--run", run.path, "--ckpt_path=last", f"--model.decoding.beam_size={beam}")
         rows = sorted(run.predictions("test"), key=lambda row: row["index"])
@@ -166,14 +168,14 @@ class Joey:
         return speed, [(s, file.read_text().splitlines()) for s, file in zip(seconds, files, strict=True)]
 
     def test(self, beam: int) -> tuple[float, list[str]]:
-        """Translate the test split with the newest weights, and return the time in seconds and the hypotheses."""
+        """Translate the test split with the latest weights, and return the time in seconds and the hypotheses."""
         log = self.run("test", f"-o {self.folder}/found", beam=beam)
         found = (self.folder / "found.test").read_text().splitlines()
         return float(re.findall(r"Generation took ([\d.]+)\[sec\]", log)[0]), found
 
 
 def logged(log: str) -> tuple[Times, list[float]]:
-    """Return the time per 1,000 tokens after the first entry of a JoeyNMT log, and when each validation ended (s)."""
+    """Return the time per 1,000 tokens after the first entry of a JoeyNMT log, and when each validation ended."""
     times = re.findall(r"(?m)^(\S+ \S+) - .* - (?:EPOCH 1$|Evaluation result)", log)
     start, *ends = [datetime.fromisoformat(time.replace(",", ".")) for time in times]
     speeds = re.findall(r"Tokens per Sec: +([\d.]+)", log)[1:]  # each over the same number of updates

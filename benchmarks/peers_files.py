@@ -1,7 +1,7 @@
-"""Print the time per 1,000 JPEG files with one toolkit's loader, from files to normalized float images of 224×224.
+"""Print the time in which one toolkit's loader turns 1,000 JPEG files into normalized float images of 224×224.
 
 peers.py runs this script: `peers_files.py TOOLKIT WORKERS FOLDER`. Images keep their aspect ratio and are cropped
-to the centre. The first epoch is not timed, so that the workers have started and the files are in memory.
+to the centre. Only the second epoch is timed, when workers are running and the files are in memory.
 """
 
 import sys
@@ -40,7 +40,7 @@ def torchvision(folder: str, workers: int) -> Iterable[Tensor]:
 
 
 def timm(folder: str, workers: int) -> Iterable[Tensor]:
-    """Return the batches of timm's loader, with its defaults apart from augmentation."""
+    """Return the batches of timm's loader, with its default settings but without augmentation."""
     from timm.data import create_dataset, create_loader
 
     dataset = create_dataset("", root=folder, is_training=True)

@@ -1,6 +1,6 @@
-"""Hand-written training loop, which needs only torch.
+"""Hand-written training loop that needs only torch.
 
-python benchmarks/plain.py    train 784-512-512-10 for two epochs on Fashion-MNIST; startup.py measures its memory
+python benchmarks/plain.py    train a 784-512-512-10 MLP on Fashion-MNIST for two epochs; startup.py measures its memory
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ EVAL_BATCH = 1000
 
 
 class Plain:
-    """Hand-written loop over the same uint8 tensors in memory, which shows the minimum cost of such a training run.
+    """Hand-written loop over uint8 tensors in memory, which shows the minimum cost of such a training run.
 
     It accumulates the loss and correct predictions of both splits and reads them once per epoch. There are no
     checkpoints, files or progress bars.
@@ -29,7 +29,7 @@ class Plain:
         val: Validation images and targets.
         batch_size: Training batch size.
         steps: Steps per epoch, or None for all.
-        fused: Whether to use the fused Adam.
+        fused: Whether to use fused Adam.
     """
 
     def __init__(

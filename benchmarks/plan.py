@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     file = RESULTS / "plan.json"
-    found = json.loads(file.read_text()) if file.exists() else {}  # of other configs
+    found = json.loads(file.read_text()) if file.exists() else {}  # keeps the results of other configs
     found.pop("machine", None)
     for name in args.configs:
         words = ["fit", "-c", str(ROOT / "configs" / f"{name}.yaml"), *CONFIGS[name].split(), "--test_after_fit=false"]

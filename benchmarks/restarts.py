@@ -24,7 +24,7 @@ from kills import DIGITS, differences
 
 from lit_engine.checkpoints.io import read
 
-STEPS = 21  # three epochs of seven
+STEPS = 21  # three epochs of seven steps
 HOOKS = ("on_train_batch_start", "on_before_optimizer_step", "on_train_batch_end", "on_validation_batch_start")
 # Callback that kills a worker, unless torchrun has already restarted it.
 KILLER = """

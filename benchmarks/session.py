@@ -19,7 +19,7 @@ from playwright.sync_api import sync_playwright
 from sklearn.datasets import load_digits
 
 DOCS = ROOT / "docs"
-# Text, command, and numbers of first and last output lines to show.
+# Text, command, and how many of the first and last output lines to show.
 STEPS: list[tuple[str, str, int, int]] = [
     ("Install the locked packages into a new environment:", "make setup", 0, 0),
     ("Train, test and predict:", "make demo", 3, 9),

@@ -5,10 +5,10 @@
 
 All variants train on Fashion-MNIST in one process, interleaved over several rounds. Results are the median, minimum and
 maximum of all rounds. Timing covers complete epochs with training and validation on 5,000 images, from the
-start of an epoch to the start of the next, without start-up and the first epoch of each fit. CPU seconds of the process
+start of an epoch to the start of the next, but not start-up and the first epoch of each fit. CPU seconds of the process
 vary less than wall-clock seconds on a shared machine; with one thread on an idle machine, both are similar.
 
-- template: `lit-project fit` on a terminal, with progress bar, metrics.csv, best and last checkpoints, and figures.
+- template: `lit-project fit` in a terminal, with progress bar, metrics.csv, best and last checkpoints, and figures.
 - barebones: a minimal module and loader with Lightning's `Trainer(barebones=True)`, without optional features.
 - plain: a hand-written loop over the same tensors (`plain.Plain`), which records only loss and accuracy.
 - standard: torchvision transforms per sample, DataLoader, `self.log` in each step (`baselines.standard_pipeline`).
@@ -38,7 +38,7 @@ from plain import EVAL_BATCH, Plain
 SHORT = 400  # steps per epoch in comparisons with the standard pipeline
 LARGE: dict[str, Any] = {"hidden_sizes": [512, 512]}
 SMALL: dict[str, Any] = {"hidden_sizes": [64, 128, 64], "norm": "batch"}
-# Title, net, batch size, steps per epoch (None for all), whether to include the standard pipeline.
+# Title, net, batch size, steps per epoch (None for all), and whether to include the standard pipeline.
 PARTS: dict[str, tuple[str, dict[str, Any], int, int | None, bool]] = {
     "full": ("784-512-512-10, batch 64", LARGE, 64, None, False),
     "large": ("784-512-512-10, batch 64", LARGE, 64, SHORT, True),

@@ -1,13 +1,13 @@
-"""Compare ways to fine-tune a Fashion-MNIST ResNet-18 on MNIST (scratch, frozen, gradual, full) with equal budgets.
+"""Compare strategies to fine-tune a Fashion-MNIST ResNet-18 on MNIST at equal budget (scratch, frozen, gradual, full).
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/transfer.py
     OMP_WAIT_POLICY=PASSIVE python benchmarks/transfer.py --steps 10 30 --seeds 1 2 --workers 2
     OMP_WAIT_POLICY=PASSIVE python benchmarks/transfer.py --source RUN --workers 2
 
 The weights come from `--source`, a completed run of `configs/fashion_mnist_resnet18.yaml`, or by default from a new run
-of three epochs. Each way uses `configs/mnist_resnet18_from_fashion.yaml` for three epochs of `--steps` steps with 128
-images, and a different unfreezing schedule. "scratch" trains everything from random weights, with the full learning
-rate for all parameters. All other ways share the same learning rates. The best checkpoint, by validation on
+of three epochs. Each strategy uses `configs/mnist_resnet18_from_fashion.yaml` for three epochs of `--steps` steps with
+128 images, and a different unfreezing schedule. "scratch" trains everything from random weights, with the full learning
+rate for all parameters. All other strategies share the same learning rates. The best checkpoint, by validation on
 1,000 images, is tested on all 10,000 images. Runs are stored in repeats/transfer/. The script prints a table, writes
 docs/figures/transfer.png, and updates benchmarks/results/transfer.json. Earlier results for the same weights are kept.
 """
@@ -32,7 +32,7 @@ WAYS: dict[str, tuple[str, list[str]]] = {  # unfreezing schedule and other opti
     "full": ("{net.backbone: 0}", []),
 }
 EPOCHS, BATCH = 3, 128  # as in the config
-Job = tuple[str, int, int]  # way, steps per epoch, seed
+Job = tuple[str, int, int]  # strategy, steps per epoch, seed
 
 
 def known(pretraining: dict[str, Any]) -> dict[Job, float]:
@@ -49,7 +49,7 @@ def known(pretraining: dict[str, Any]) -> dict[Job, float]:
 
 
 def nested(accuracy: dict[Job, float]) -> dict[str, dict[int, dict[int, float]]]:
-    """Return test accuracies in percent, nested by way, steps per epoch and seed."""
+    """Return test accuracies in percent, nested by strategy, steps per epoch and seed."""
     found: dict[str, dict[int, dict[int, float]]] = {}
     for way, steps, seed in sorted(accuracy, key=lambda job: (list(WAYS).index(job[0]), *job[1:])):
         found.setdefault(way, {}).setdefault(steps, {})[seed] = round(accuracy[way, steps, seed], 2)

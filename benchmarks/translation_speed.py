@@ -3,14 +3,15 @@
     OMP_WAIT_POLICY=PASSIVE python benchmarks/translation_speed.py                about two minutes on an idle machine
     OMP_WAIT_POLICY=PASSIVE python benchmarks/translation_speed.py --threads 2    stored beside the one-thread results
 
-Data: the classic filtered pairs of Tatoeba ("I am …", "he is …"; at most 10 words; lower case, no accents, spaced
-punctuation), French to English, with whole words. All nets have hidden and embedding size 256 and dropout 0.1.
+The data are the classic filtered pairs from Tatoeba ("I am …", "he is …"; at most 10 words; lower case, no accents,
+spaced punctuation), French to English, with whole words as tokens. All nets have hidden and embedding size 256 and
+dropout 0.1.
 
 - location, additive, general: one-layer `RNNSeq2Seq` with a unidirectional encoder, whose final state initializes the
-  decoder; a hand-written loop over batches of 128 pairs from the data module's loader, with fused Adam. "location" is
-  the batched version of the classic net.
-- transformer: `TransformerSeq2Seq` with 3 + 3 layers, and the same loop.
-- classic: `baselines_translation.Classic`, on pairs drawn from the same batches.
+  decoder. A hand-written loop trains it on batches of 128 pairs from the data module's loader, with fused Adam.
+  "location" is the batched version of the classic net.
+- transformer: `TransformerSeq2Seq` with 3 + 3 layers, trained with the same loop.
+- classic: `baselines_translation.Classic`, trained on pairs drawn from the same batches.
 
 All variants run in one process, interleaved over several rounds. Results are medians over the rounds; ratios are shown
 with their minimum and maximum. Timing covers complete steps: batch creation, forward, loss, backward and optimizer.
@@ -112,7 +113,7 @@ def check_counter() -> None:
     """Check that FlopCounterMode counts the products inside `nn.GRU`.
 
     Raises:
-        RuntimeError: If the count of this torch version is different.
+        RuntimeError: If this torch version counts differently.
     """
     rnn, x = nn.GRU(10, 20, batch_first=True), torch.randn(4, 5, 10)
     lengths = torch.tensor([5, 4, 3, 2])

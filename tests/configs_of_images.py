@@ -10,7 +10,7 @@ from torchvision.models.resnet import BasicBlock, ResNet
 
 SCORE, FIGURE, AS_WHILE_FITTING = "accuracy", "test_confusion_matrix.png", True
 # Test options by config name prefix: small batches for convolutional nets, no workers because they are slow to start,
-# and more epochs than debug.yaml for one schedule.
+# and more epochs than in debug.yaml for a config that unfreezes layers in later epochs.
 FEW = "--data.batch_size=8 --data.eval_batch_size=8"
 OPTIONS = {
     "fashion_mnist_cnn": FEW,
@@ -77,5 +77,5 @@ def thin_resnet18(monkeypatch: pytest.MonkeyPatch) -> None:
             net.load_state_dict(weights.get_state_dict(progress=progress))
         return net
 
-    resnet18.__module__ = ResNet.__module__  # torchvision recognizes classifiers by this
+    resnet18.__module__ = ResNet.__module__  # torchvision recognizes classifiers by this attribute
     monkeypatch.setitem(_api.BUILTIN_MODELS, "resnet18", resnet18)

@@ -1,6 +1,6 @@
 """Fixtures of this project: its command line, its configs, and small data with the original shapes.
 
-The `lit` fixture, which runs a command in-process, and others come from `lit_engine.tools.testing`.
+Other fixtures, such as `lit`, which runs a command in-process, come from `lit_engine.tools.testing`.
 """
 
 import shutil
@@ -27,7 +27,7 @@ def command_line() -> Callable[[Sequence[str]], int]:
 
 @pytest.fixture
 def official() -> Callable[..., Path]:
-    """Return a function that returns `data/` if it contains the given archives, for tests marked `archives`."""
+    """Return a function that returns `data/`, or fails if archives are missing, for tests marked `archives`."""
 
     def folder(*archives: str) -> Path:
         missing = [name for name in archives if not (ROOT / "data" / name).exists()]
@@ -99,7 +99,7 @@ def trained(trained_once: Path, workspace: Path) -> Path:
 
 @pytest.fixture
 def splits(tmp_path: Path) -> tuple[Path, dict[str, int]]:
-    """Create `train`, `val` and `test` with 21, 9 and 6 images. Return their root and the class of each brightness."""
+    """Create `train`, `val` and `test` with 21, 9 and 6 images. Return their root and the class for each brightness."""
     classes = {}
     for split, count, start in (("train", 7, 0), ("val", 3, 50), ("test", 2, 100)):
         classes |= write(tmp_path / "root" / split, count, start)

@@ -1,4 +1,4 @@
-"""Helpers for tests of image folders."""
+"""Helpers for testing image folders."""
 
 from lit_project.data.image_folder import ImageFolder
 from tiny import CLASSES, write

@@ -1,4 +1,4 @@
-"""Helper for tests of transforms: possible crops of images."""
+"""Helpers for testing transforms: images and all their possible crops."""
 
 import torch
 from torch.nn import functional as F

@@ -1,4 +1,4 @@
-"""Helper for tests of resuming."""
+"""Helper for testing resumed runs."""
 
 from lightning.pytorch import Callback
 

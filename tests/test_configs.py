@@ -1,4 +1,4 @@
-"""Every config runs with every subcommand, offline and on small data, and every overlay runs on the quickstart."""
+"""Tests every config with every subcommand, offline and on small data, and every overlay with the quickstart."""
 
 import csv
 import json
@@ -16,7 +16,7 @@ OVERLAYS = sorted(path.name for path in (ROOT / "configs" / "overlays").glob("*.
 # Options that let overlays for other machines run here in one process.
 ELSEWHERE = {
     "gpu.yaml": "--trainer.accelerator=cpu",
-    "compile.yaml": "--model.compile=eager",  # no C++ compiler
+    "compile.yaml": "--model.compile=eager",  # needs no C++ compiler
 }
 FIGURES = {"learning_curves.png", "learning_rate.png"}
 KINDS = [import_module(path.stem) for path in Path(__file__).parent.glob("configs_of_*.py")]
@@ -38,7 +38,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("config", "commands"), COMMANDS)
-def test_fit_validate_test_predict(lit, small_data, image_folder, imagenet_weights, config, commands):
+def test_config_runs_with_the_given_subcommands(lit, small_data, image_folder, imagenet_weights, config, commands):
     options = " ".join(options for prefix, options in OPTIONS.items() if config.startswith(prefix))
     fit = lit(f"fit -c configs/{config} -c configs/overlays/debug.yaml {options}")
     assert fit.status == 0, fit.err
@@ -67,7 +67,7 @@ def test_fit_validate_test_predict(lit, small_data, image_folder, imagenet_weigh
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_overlay(lit, overlay):
+def test_overlay_runs_with_the_quickstart_and_keeps_its_callbacks(lit, overlay):
     here = ELSEWHERE.get(overlay, "")
     if "strategy:" in (ROOT / "configs" / "overlays" / overlay).read_text():
         here = "--trainer.devices=1 --trainer.strategy=auto"

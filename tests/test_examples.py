@@ -1,4 +1,4 @@
-"""`lit-project examples` in a checkout and from a wheel."""
+"""Tests `lit-project examples` in a checkout and with the files of a wheel."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Consistency of the workflow, hooks, container image and documentation pages."""
+"""Tests that the workflows, make targets, container image and documentation pages are consistent."""
 
 import fnmatch
 import json
@@ -25,7 +25,7 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 
 
 def made(commands: str) -> list[str]:
-    """Return the targets of `make TARGET…` in a text."""
+    """Return the targets of all `make TARGET…` commands in a text."""
     return re.findall(r"(?:^|[\n;&(\"]|&& )\s*make ([a-z-]+)", commands)
 
 
@@ -81,7 +81,7 @@ def test_image_installs_only_with_make_and_copies_existing_files():
 
 def test_devcontainer_is_set_up_by_the_makefile():
     content = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
-    assert made(content["postCreateCommand"]) == ["clean", "setup"]  # must not be the host's .venv
+    assert made(content["postCreateCommand"]) == ["clean", "setup"]  # the host's .venv must not be used
 
 
 # ------------------------------------------------------------------------------------------------------------- pages
@@ -110,7 +110,7 @@ def test_docs_build_without_warnings_and_load_no_remote_assets(tmp_path):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_family_markers_are_not_visible_in_pages(page):
-    """In code, they would be visible. At the start of a line with text, they would break a paragraph."""
+    """Markers would be visible in code, and would break a paragraph at the start of a line with text."""
     text = page.read_text()
     for code in re.findall(r"^```.*?^```|`[^`\n]*`", text, re.DOTALL | re.MULTILINE):
         if page.name != "make-it-yours.md":  # this page explains the markers

@@ -1,4 +1,4 @@
-"""Models are plain PyTorch, and packages needed by few functions are imported only in these functions."""
+"""Tests that models are plain PyTorch, and that packages needed by only a few functions are imported inside them."""
 
 import pkgutil
 import subprocess

@@ -1,4 +1,4 @@
-"""requirements.lock contains what pyproject.toml requires."""
+"""Tests that requirements.lock contains everything that pyproject.toml requires."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""The notebook is stored without outputs, and runs from start to finish."""
+"""Tests that the notebook is stored without outputs and runs from start to finish."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The commands in the README and docs/ run unchanged and in order."""
+"""Tests that the commands in the README and docs/ run in order."""
 
 import re
 import shlex

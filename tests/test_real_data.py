@@ -1,4 +1,4 @@
-"""A real fit on the official archives."""
+"""Tests a real training run on the official archives."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`lit-project schema`: every config and overlay is valid, and the editor finds the schema."""
+"""Tests that every config and overlay matches the output of `lit-project schema`, and that editors find the schema."""
 
 import json
 from pathlib import Path

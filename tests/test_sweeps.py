@@ -1,4 +1,4 @@
-"""The shipped sweeps."""
+"""Tests that the shipped sweeps are valid."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Fine-tuning from the command line: sources of weights, and common mistakes."""
+"""Tests fine-tuning from the command line: sources of weights, and common mistakes."""
 
 import shutil
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""Overlays applied to a translation run."""
+"""Tests overlays applied to a translation run."""
 
 import pytest
 
 
 @pytest.mark.slow
-def test_tensorboard_gets_attention_maps(lit):
+def test_tensorboard_receives_scalars_and_attention_maps(lit):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     overlays = "-c configs/overlays/tensorboard.yaml -c configs/overlays/debug.yaml"

@@ -1,4 +1,4 @@
-"""Options that make test runs take about a second."""
+"""Options with which test runs take about a second, and a helper that writes small images."""
 
 from PIL import Image
 

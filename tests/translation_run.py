@@ -1,4 +1,4 @@
-"""A tiny translator, trained in seconds, for tests that use a translator."""
+"""Trains a tiny translator in seconds, for tests that need one."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def train(runs: Path, *options: str, config: str = "translation_quickstart.yaml"
     return runs / Path(config).stem / "tiny"
 
 
-RUNS: list[Path] = []  # of this process
+RUNS: list[Path] = []  # trained by this process
 
 
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -1,4 +1,4 @@
-"""Checks of samplers with `global_batch_size`, for any number of processes and micro-batches."""
+"""Checks for samplers with `global_batch_size` and any number of processes and micro-batches."""
 
 import copy
 import random
@@ -29,7 +29,7 @@ def ranks(sampler):
 
 
 def steps_of(sampler, accumulate, epoch=1):
-    """Return the index of each sample's step, `(size,)`, or -1. Checks that no sample is used twice."""
+    """Return the step of each sample, `(size,)`, or -1 if it is not used. Checks that no sample is used twice."""
     counted, steps, places = [], [], set()
     for own in ranks(sampler):
         own.set_epoch(epoch)
@@ -43,7 +43,7 @@ def steps_of(sampler, accumulate, epoch=1):
                 steps += [place // accumulate] * len(batch)
             else:
                 assert len(batch) == 1
-    assert len(set(*places)) == len(places) == 1  # all have the same length and number of batches
+    assert len(set(*places)) == len(places) == 1  # all processes have the same length and number of batches
     indices, found = torch.cat(counted), torch.full((sampler.size,), -1)
     assert len(indices.unique()) == len(indices)
     found[indices] = torch.tensor(steps)

@@ -60,7 +60,7 @@ class SaveAt(Callback):
 
 
 def free_port():
-    """Return a port of this machine that no program uses."""
+    """Return a port on this machine that no program uses."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
@@ -92,7 +92,7 @@ def difference(one, other):
 def differences(one, other):
     """Return the differences between the last checkpoints and metrics.csv of two runs.
 
-    Times, callbacks and the counters of loaders are excluded.
+    Times, the state of callbacks and the counters of dataloaders are ignored.
     """
     found = []
     for run in (one, other):

@@ -33,6 +33,6 @@ class Page(HTMLParser):
 
 
 def tables(run):
-    """Return the tables of a run's page, with each row as a dict by its first cell."""
+    """Return the tables of a run's page. Each table is a dict from the first cell of a row to the row as a dict."""
     found = Page(render_page(Run.read(run))).tables
     return [{row[0]: dict(zip(head, row, strict=True)) for row in rows} for head, *rows in found]

@@ -1,4 +1,4 @@
-"""Checks whether the texts of a figure are legible: inside the figure and not overlapping."""
+"""Checks whether all text in a figure is legible, that is, inside the figure and not overlapping."""
 
 from itertools import combinations
 from unittest.mock import patch
@@ -7,7 +7,7 @@ from matplotlib.text import Text
 
 
 def illegible(figure):
-    """Return texts that extend outside the figure, and pairs of overlapping texts. One pixel is tolerated."""
+    """Return labels that extend outside the figure, and pairs of overlapping labels. One pixel is tolerated."""
     drawn, draw = {}, Text.draw
 
     def record(text, renderer):

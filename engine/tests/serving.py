@@ -1,4 +1,4 @@
-"""Helpers for tests of `serve`, also in a browser."""
+"""Helpers for testing `serve` with and without a browser."""
 
 import csv
 import json
@@ -37,7 +37,7 @@ def serving(lit, monkeypatch):
 
 
 def post(address, sample, **headers):
-    """Return the status, and the rows or the error."""
+    """Send a sample to `serve`, and return the HTTP status and the rows or the error message."""
     try:
         with urlopen(Request(f"{address}/predict", sample, headers), timeout=60) as reply:
             return reply.status, json.load(reply)["rows"]
@@ -72,7 +72,7 @@ def shown(page, name):
 
 
 def chromium():
-    """Yield headless Chromium, for a fixture."""
+    """Yield a headless Chromium browser, for use in a fixture."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         pytest.skip("needs Chromium: apt install chromium")

@@ -25,7 +25,7 @@ def save_as_from_cuda(content, path):
             new.writestr(entry, data)
 
 
-def test_a_checkpoint_saved_on_a_gpu(tmp_path):
+def test_a_checkpoint_saved_on_a_gpu_is_loaded_on_the_cpu(tmp_path):
     one, other = MLP((4,), 3), MLP((4,), 3)
     path = tmp_path / "a.ckpt"
     save_as_from_cuda({"state_dict": one.state_dict(), "global_step": 1}, path)

@@ -76,7 +76,7 @@ def test_metrics_logged_before_a_resume_are_dropped(tmp_path):
     assert rows(tmp_path) == [{"step": 0, "loss": 2.0}, {"step": 1, "loss": 1.0}]
 
 
-def test_new_run_overwrites_and_a_resumed_one_continues(tmp_path):
+def test_a_new_run_overwrites_the_file_and_a_resumed_run_continues_it(tmp_path):
     logger = MetricsCSV(tmp_path)
     log(logger, *((step, {"loss": float(step)}) for step in range(4)))
     state = logger.state_dict()
@@ -88,7 +88,7 @@ def test_new_run_overwrites_and_a_resumed_one_continues(tmp_path):
     assert rows(tmp_path) == [{"step": 0, "loss": 9.0}]
 
 
-def test_resume_after_a_crash_that_cut_the_last_line_short(tmp_path):
+def test_a_run_resumes_after_a_crash_that_cut_the_last_line_short(tmp_path):
     logger = MetricsCSV(tmp_path)
     log(logger, *((step, {"epoch": 0, "loss": step + 0.125}) for step in range(4)))
     state = logger.state_dict()

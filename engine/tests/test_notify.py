@@ -57,7 +57,7 @@ def server(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def own_argv(monkeypatch):
-    """Let the commands change a copy of the arguments of pytest."""
+    """Replace `sys.argv` with a copy, so that commands do not change pytest's arguments."""
     monkeypatch.setattr(sys, "argv", [*sys.argv])
     monkeypatch.setattr(provenance, "_hidden", {})
 
@@ -104,7 +104,7 @@ def test_the_event_describes_how_the_run_ended(lit, server, monkeypatch, what, o
     assert sent["event"] == event
 
 
-def test_a_run_that_stops_early(lit, server):
+def test_a_run_that_stops_early_sends_the_event_stopped_early(lit, server):
     stop = "{class_path: EarlyStopping, init_args: {monitor: val/loss, mode: max, patience: 1}}"
     done = lit(OPTIONS, ["--trainer.max_epochs=9", f"--trainer.callbacks+={stop}"], "--notify", server.url)
     assert done.status == 0, done.err
@@ -130,7 +130,7 @@ def test_urls_from_config_and_command_line_are_all_used_but_never_recorded(lit, 
     assert done.status == 0, done.err
     sent = [path.partition("&")[2] for path, _, _ in server.received]
     assert sorted(sent) == ["", "from=config", "second"]
-    assert sys.argv[1:] == ["--notify", "http://127.0.0.1/***", "--notify=http://127.0.0.1/***"]  # W&B records it
+    assert sys.argv[1:] == ["--notify", "http://127.0.0.1/***", "--notify=http://127.0.0.1/***"]  # W&B records sys.argv
     for file in workspace.glob("runs/**/*"):
         assert not file.is_file() or b"SECRET" not in file.read_bytes(), file
     assert "SECRET" not in done.out + done.err
@@ -152,7 +152,7 @@ def test_a_patch_contains_no_url_in_new_lines_and_can_be_applied(workspace, monk
     assert file.read_text() == before + "notify: [https://h.com/***, https://h.com/***]\n"
 
 
-def test_unresponsive_urls_print_one_line_each_within_a_time_limit(lit, server, trained, monkeypatch, capfd):
+def test_each_unresponsive_url_causes_a_one_line_note_within_a_time_limit(lit, server, trained, monkeypatch, capfd):
     monkeypatch.setattr(notify, "SECONDS", 0.5)
     server.status = 404
     with socket.socket() as silent, socket.socket() as closed:
@@ -190,7 +190,7 @@ def test_an_environment_variable_may_contain_the_url(lit, server, monkeypatch):
 
 
 @pytest.mark.parametrize("url", ["hooks.slack.com/SECRET", "$UNSET", "ftp://a/b", "https://"])
-def test_an_invalid_url_is_an_error_that_does_not_repeat_it(lit, url):
+def test_the_error_for_an_invalid_url_does_not_contain_the_url(lit, url):
     done = lit(OPTIONS, "--notify", url)
     assert done.status == 2
     assert (
@@ -214,7 +214,7 @@ def test_rejects_a_missing_url_and_commands_other_than_fit(lit, trained):
         ("https://example.org/x", None, FACTS),
     ],
 )  # fmt: skip
-def test_the_host_determines_the_format(url, target, content):
+def test_the_host_of_the_url_determines_the_message_format(url, target, content):
     assert message(url, FACTS) == (target or url, content)
 
 

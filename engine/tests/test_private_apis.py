@@ -93,7 +93,7 @@ COUNTERS = {
 
 
 @pytest.mark.parametrize("name", COUNTERS)
-def test_state_of_a_fit(fit, name):
+def test_functions_report_the_state_of_a_running_fit(fit, name):
     function, expected = COUNTERS[name]
     assert fit({name: function})[0][name] == expected
 
@@ -625,7 +625,7 @@ def test_logged_values_returns_only_values_of_the_current_stage(tmp_path):
 
 
 def test_values_logged_so_far_can_be_logged_again(tmp_path):
-    """`log_again` restores the values, and `add_to_logged` adds them to the values since Lightning's reset."""
+    """`log_again` restores the values, and `add_to_logged` adds them to the values logged since Lightning's reset."""
     torch.manual_seed(0)
     module = Logging()
     hooks = Hooks(1, lambda t: (_lightning.logged_so_far(t), _lightning.metric_states(module)))

@@ -103,7 +103,7 @@ def test_a_different_result_is_reported_with_its_location_and_likely_reason(lit,
     assert lines[-1] == "reproduction: reproductions/linked/a"
 
 
-def test_changed_data_are_found_before_training(lit, fitted):
+def test_changed_data_are_detected_before_training(lit, fitted):
     edit(fitted, data={**fitted.entries()[0]["data"], "val": "0"})
     done = lit("reproduce runs/quickstart/a --here")
     assert done.status == 2
@@ -125,7 +125,7 @@ def test_changed_data_are_found_before_training(lit, fitted):
         ({"fork": {"run": "runs/gone", "step": 3}}, "the run was forked from runs/gone, which does not exist"),
     ],
 )
-def test_runs_that_cannot_be_reproduced_are_rejected_in_one_line(lit, trained, facts, why):
+def test_runs_that_cannot_be_reproduced_are_rejected_with_a_one_line_error(lit, trained, facts, why):
     edit(RunDir(trained), **{"git": {"commit": "HEAD", "dirty": False}, **facts})
     (trained / "code.patch").unlink(missing_ok=True)
     done = lit("reproduce", trained, "--here")
@@ -168,7 +168,7 @@ def scale(file, factor):
     torch.save(content, file)
 
 
-def test_verdicts(trained):
+def test_the_verdict_reflects_differences_in_weights_and_metrics(trained):
     run = RunDir(trained)
     last = "checkpoints/last.ckpt"
     assert compare_results(run, changed(run, last, lambda file: None)).verdict == "bit-identical"
@@ -196,7 +196,7 @@ def test_verdicts(trained):
 
 
 def fake_uv(folder, script):
-    """Put a program called `uv` first in PATH."""
+    """Create a fake `uv` program, and return a PATH that starts with its folder."""
     folder.mkdir()
     (folder / "uv").write_text(f"#!/bin/sh\n{script}\n")
     (folder / "uv").chmod(0o755)
@@ -229,7 +229,7 @@ def test_the_environment_has_the_recorded_and_the_locked_versions(trained, works
     assert install.endswith(f"--editable {workspace}")
 
 
-def test_uv_that_fails_or_is_missing_is_reported_in_one_line(trained, workspace, monkeypatch, lit):
+def test_a_failing_or_missing_uv_causes_a_one_line_error(trained, workspace, monkeypatch, lit):
     edit(RunDir(trained), git={"commit": "HEAD", "dirty": False})
     monkeypatch.setenv("PATH", fake_uv(workspace / "bin", "printf '  × No network\\n  ╰─▶ at all\\n' >&2; exit 2"))
     done = lit("reproduce", trained)

@@ -1,7 +1,7 @@
-"""In-memory W&B server in this process for W&B's real client: sweeps, agents and runs, on a local port.
+"""W&B server in this process that serves sweeps, agents and runs to W&B's real client on a local port.
 
 It supports the GraphQL operations of `wandb sweep`, `wandb agent` and their runs. All other requests get an error, and
-are stored in `unknown` so that the test can fail.
+are stored in `unknown` so that tests can fail.
 """
 
 import itertools
@@ -62,7 +62,7 @@ class Server(ThreadingHTTPServer):
     """Server that answers until the `with` block ends. Tests inspect its attributes.
 
     Args:
-        wanted: Number of agents that must have registered before the first gets a trial.
+        wanted: Number of agents that must have registered before the first agent gets a trial.
     """
 
     def __init__(self, wanted: int = 1) -> None:
@@ -152,7 +152,7 @@ class Server(ThreadingHTTPServer):
         return {"agentHeartbeat": {"agent": {"id": sent["id"]}, "commands": json.dumps(commands)}}
 
     def commands(self, agent: str, alive: set[str]) -> list[dict[str, Any]]:
-        """Return the next point of the grid, or the command to end. `exit` kills running processes."""
+        """Return the next point of the grid, or the command to exit, which kills running processes."""
         sweep = next(sweep for sweep in self.sweeps if sweep.name == agent.partition("/")[0])
         if alive or len(self.agents) < self.wanted:
             return []
@@ -165,7 +165,7 @@ class Server(ThreadingHTTPServer):
         return [{"type": "run", "run_id": run.name, "program": sweep.config.get("program"), "args": args}]
 
     def on_RunResumeStatus(self, sent: dict[str, Any]) -> dict[str, Any]:
-        """Return the progress of a run that was sent before."""
+        """Return the progress of a run that has already sent data."""
         run, bucket = self.runs.get(sent["name"]), None
         if run is not None:
             last = {"_runtime": 1, "_step": len(run.rows) - 1} if run.rows else {}

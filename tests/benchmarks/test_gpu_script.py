@@ -49,7 +49,7 @@ def test_mnist_part_measures_time_to_accuracy(measured):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_device_matches_the_cpu_resumes_exactly_and_never_waits(measured):
+def test_gpu_checks_find_no_differences_and_no_waits_when_run_on_the_cpu(measured):
     parts = measured("same", "resume", "waits")
     compared = [row for row in parts["same"].values() if isinstance(row, dict) and "cpu" in row]
     assert len(compared) == 6
@@ -64,7 +64,7 @@ def test_device_matches_the_cpu_resumes_exactly_and_never_waits(measured):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_speed_and_longer_parts_report_their_results(measured):
+def test_speed_part_and_time_to_target_parts_report_their_results(measured):
     parts = measured("speed", "fashion_mnist", "multi30k")
     assert reaches(parts["fashion_mnist"])
     assert reaches(parts["multi30k"])

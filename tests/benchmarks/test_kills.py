@@ -1,4 +1,4 @@
-"""benchmarks/kills.py and benchmarks/restarts.py with a few kills."""
+"""Tests benchmarks/kills.py and benchmarks/restarts.py with only a few kills."""
 
 import json
 import subprocess
@@ -31,6 +31,6 @@ def test_runs_killed_at_any_moment_match_uninterrupted_runs(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_run_with_a_restarted_worker_matches_an_uninterrupted_run(tmp_path):
-    """Each start needs its own store namespace. Otherwise, workers read old addresses and hang or fail."""
+    """Each restart needs its own store namespace. Otherwise, workers read stale addresses and hang or fail."""
     result = result_of(tmp_path, "restarts", "--kills", "1")
     assert [(run["restarts"], run["different"]) for run in result["runs"]] == [(1, [])]

@@ -1,4 +1,4 @@
-"""Timing in benchmarks/peers.py."""
+"""Tests how benchmarks/peers.py measures training speed."""
 
 import sys
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_both_toolkits_count_target_tokens_after_the_warm_up(monkeypatch):
     speed, seconds = peers.logged(LOG)
     assert (speed.wall, seconds) == (pytest.approx((1000 / 200 + 1000 / 400) / 2), [19.25])
     batch = SimpleNamespace(target=torch.tensor([[2, 7, 8, 3], [2, 7, 3, 0]]))  # 3 + 2 tokens including EOS
-    times = iter([*range(10), 12.0, 14.5])  # 9.0 after ten steps
+    times = iter([*range(10), 12.0, 14.5])  # the clock reads 9.0 after ten steps
     monkeypatch.setattr("common.time", SimpleNamespace(perf_counter=lambda: next(times)))
     for step in range(12):
         peers.StepClock().on_train_batch_end(None, None, None, batch, step)

@@ -1,4 +1,4 @@
-"""Reading users' CSV files, and error messages that contain the line and column."""
+"""Tests that users' CSV files are read correctly, and that error messages contain the line and column."""
 
 import random
 
@@ -72,18 +72,18 @@ def test_numpy_reader_rounds_like_python_and_is_used_only_for_plain_numbers(tmp_
     assert CSVFile(write(tmp_path, text))._numbers is not None
     assert CSVFile(write(tmp_path, text + '\n"1",2,3'))._numbers is None
     assert CSVFile(write(tmp_path, text + "\n1,2,1e39"))._numbers is None
-    for other in ("2", '"2"'):  # also next to a cell that only the slow reader accepts
+    for other in ("2", '"2"'):  # also if only the slow reader accepts one of the cells
         assert CSVFile(write(tmp_path, f"a,b\n1\x1c,{other}\n")).read(["a"]).tolist() == [[1]]
 
 
 @pytest.mark.parametrize(("delimiter", "mark"), [(";", ";"), ("\t", "\t"), ("tab", "\t"), (r"\t", "\t")])
-def test_delimiter(tmp_path, delimiter, mark):
+def test_columns_are_separated_by_the_given_delimiter(tmp_path, delimiter, mark):
     text = lines(delimiter=mark, header=mark.join("aby"))
     assert all_rows(CSV(write(tmp_path, text), "y", delimiter=delimiter)) == EXPECTED
 
 
 def changed(line, column, text):
-    """Return the table with one cell replaced. Lines are counted as in an editor."""
+    """Return the table with one cell replaced. Lines are numbered as in an editor."""
     rows = [list(row) for row in ROWS]
     rows[line - 2][column] = text
     return lines(rows)

@@ -1,4 +1,4 @@
-"""The bundled diabetes table."""
+"""Tests the bundled diabetes table."""
 
 import torch
 from sklearn.datasets import load_diabetes

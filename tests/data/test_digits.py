@@ -1,4 +1,4 @@
-"""The bundled digits: contents, sizes, splits, range, statistics."""
+"""Tests the contents, splits and statistics of the bundled digits."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def test_bundled_file_matches_scikit_learn():
     assert np.array_equal(found["target"].astype(int), expected.target)
 
 
-def test_sizes(digits):
+def test_splits_have_the_expected_sizes_shapes_and_dtypes(digits):
     assert [digits.size_of(split) for split in ("train", "val", "test")] == [1257, 180, 360]
     assert digits.input_shape == (1, 8, 8)
     assert digits.num_classes == 10
@@ -36,7 +36,7 @@ def test_sizes(digits):
         assert set(targets.tolist()) == set(range(10))
 
 
-def test_splits_are_a_partition_of_the_original(digits):
+def test_splits_partition_the_original_dataset(digits):
     def rows(images, targets):
         return sorted((int(t), *image.flatten().tolist()) for image, t in zip(images, targets, strict=True))
 

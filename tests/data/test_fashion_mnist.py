@@ -1,4 +1,4 @@
-"""MNIST-like archives: official splits, corrupt files and missing files. Uses real archives only where available."""
+"""Tests MNIST-like archives: official splits, and corrupt or missing files. Real archives are used if available."""
 
 import gzip
 import hashlib
@@ -47,7 +47,7 @@ def kind(request):
 
 @pytest.fixture
 def raw(tmp_path, monkeypatch, originals, kind):
-    """Write archives whose MD5 sums torchvision expects, block the network, and return their folder."""
+    """Write archives, make torchvision expect their MD5 sums, block the network, and return the folder."""
     folder = tmp_path / kind.NAME / "raw"
     folder.mkdir(parents=True)
     resources = []
@@ -111,7 +111,7 @@ def test_offline_error_lists_the_archives_to_download_and_their_folder(kind, raw
 
 @pytest.mark.archives
 @pytest.mark.parametrize("kind", [FashionMNIST, MNIST])
-def test_real_archives(kind, tmp_path, official):
+def test_real_archives_have_the_expected_sizes_classes_and_statistics(kind, tmp_path, official):
     source = official(*(f"{kind.NAME}/raw/{archive}" for archive in FILES.values())) / kind.NAME / "raw"
     raw = tmp_path / kind.NAME / "raw"
     raw.mkdir(parents=True)

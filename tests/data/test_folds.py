@@ -100,7 +100,7 @@ def test_no_sentence_is_in_two_folds():
     assert len({pair for test in tests for pair in test}) == 900
 
 
-def test_connected_sentences_stay_together():
+def test_pairs_connected_by_a_shared_sentence_stay_in_the_same_fold():
     """Nine pairs share a sentence, and eleven share none."""
     pairs = [("one", f"un {n}") for n in range(9)] + [(f"word {n}", f"mot {n}") for n in range(11)]
     fold = leak_free_folds(pairs, 2).numpy()
@@ -112,7 +112,7 @@ def test_connected_sentences_stay_together():
 
 def test_data_with_an_official_test_split_rejects_folds(tmp_path, splits):
     root, _ = splits
-    for kind in (MNIST, Multi30k):  # before a download
+    for kind in (MNIST, Multi30k):  # rejected before downloading anything
         with pytest.raises(DataError, match=f"{kind.__name__} has its own test split, so folds"):
             kind(folds=2)
     for name, words in (("train", "abcdefghijkl"), ("test", "xyz")):

@@ -1,4 +1,4 @@
-"""Image folders: layouts, classes, hidden files, and the same interface as for in-memory data."""
+"""Tests image folders: layouts, classes, hidden files, and the same batch type as for in-memory data."""
 
 import shutil
 
@@ -15,7 +15,7 @@ def brightness(images):
     return (images.float() * scale).flatten(1).mean(1).round().long().tolist()
 
 
-def test_split_folders(splits):
+def test_images_are_read_from_split_folders_with_their_classes(splits):
     root, classes = splits
     data = small(root)
     assert data.class_names == list(CLASSES)
@@ -35,7 +35,7 @@ def values(data, split):
     return [value for batch in batches(data, split) for value in brightness(batch.images)]
 
 
-def test_without_a_val_folder_a_fixed_part_of_train_is_used_for_validation(splits):
+def test_validation_uses_a_fixed_part_of_train_if_there_is_no_val_folder(splits):
     root, _ = splits
     shutil.rmtree(root / "val")
     data = small(root, val_size=6, seed=1)
@@ -44,7 +44,7 @@ def test_without_a_val_folder_a_fixed_part_of_train_is_used_for_validation(split
     assert sorted(values(data, "train") + values(data, "val")) == list(range(21))
 
 
-def test_single_folder_is_split_into_three(tmp_path):
+def test_single_folder_is_split_into_train_val_and_test(tmp_path):
     classes = write(tmp_path / "root", 20)
     data = small(tmp_path / "root", test_size=0.25, val_size=0.2)
     found = {split: values(data, split) for split in ("train", "val", "test")}

@@ -1,4 +1,4 @@
-"""Folders that are treated as splits or classes, and one-line messages for invalid folders."""
+"""Tests which folders are treated as splits or classes, and that invalid folders cause one-line errors."""
 
 import gc
 import shutil
@@ -19,7 +19,7 @@ from picture_data import CLASSES, batches, small, write
     ],
     ids=["no train", "unknown names", "train twice"],
 )
-def test_splits_are_never_taken_for_classes(splits, renamed, message):
+def test_split_folders_are_never_mistaken_for_classes(splits, renamed, message):
     root, _ = splits
     for old, new in renamed.items():
         (root / old).rename(root / new) if new else shutil.rmtree(root / old)
@@ -37,7 +37,7 @@ def test_classes_may_be_named_train_and_may_contain_subfolders(tmp_path, capsys)
     assert small(tmp_path / "years", class_names=["cold", "hot"]).class_names == ["cold", "hot"]
 
 
-def test_classes_that_differ_between_splits_or_from_class_names_are_an_error(splits):
+def test_unsorted_class_names_and_unknown_classes_in_a_split_are_rejected(splits):
     root, _ = splits
     with pytest.raises(DataError, match="must be sorted"):
         small(root, class_names=["bee", "ant", "cat"])
@@ -47,7 +47,7 @@ def test_classes_that_differ_between_splits_or_from_class_names_are_an_error(spl
         small(root)
 
 
-def test_validation_and_test_images_may_lack_classes(splits):
+def test_classes_may_be_missing_from_the_val_and_test_splits(splits):
     root, _ = splits
     shutil.rmtree(root / "val" / "bee")
     for file in (root / "test" / "ant").iterdir():
@@ -107,7 +107,7 @@ def test_impossible_val_size_is_an_error(splits, val_size):
         small(root, val_size=2.5).setup("fit")
 
 
-def test_links_to_parents_or_visited_folders_add_no_images(tmp_path):
+def test_symlinks_to_parents_or_visited_folders_add_no_images(tmp_path):
     write(tmp_path, 10)
     (tmp_path / "ant" / "more").mkdir()
     Image.new("L", (6, 5), 99).save(tmp_path / "ant" / "more" / "10.png")

@@ -1,4 +1,4 @@
-"""`predict --table FILE` for new rows, even if the training table is gone."""
+"""Tests that `predict --table FILE` works for new rows, even if the training table is gone."""
 
 import csv
 
@@ -40,7 +40,7 @@ def test_prediction_for_new_rows_selects_columns_by_name(lit, run, workspace):
     task = Regressor.load_from_checkpoint(next((run / "checkpoints").glob("best*.ckpt")), weights_only=True).eval()
     with torch.no_grad():
         expected = task(torch.tensor(NEW))[:, 0].tolist()
-    # The file's columns come between the line and the prediction.
+    # The file's columns come between the line number and the prediction.
     columns = ["index", "line", "input/prediction", "b", "note", "a", "prediction"]
     assert [list(row) for row in rows] == [columns] * 3
     assert [(row["index"], row["input/prediction"], row["note"]) for row in rows] == [
@@ -48,7 +48,7 @@ def test_prediction_for_new_rows_selects_columns_by_name(lit, run, workspace):
     ]
     assert [float(row["prediction"]) for row in rows] == pytest.approx(expected, rel=1e-5)
 
-    for last, target in (("7", ["target"]), ("", [])):  # shown if all rows have targets
+    for last, target in (("7", ["target"]), ("", [])):  # targets are shown only if all rows have them
         write(workspace / "known.csv", [[1, 2, 5], [3, 4, last]], "a,b,y")
         assert lit(f"predict --run {run} --table known.csv --data.eval_batch_size=1").status == 0
         rows = predicted(run, "table_known")
@@ -86,7 +86,7 @@ BAD = {
 }
 
 
-def test_predict_does_not_need_the_training_table_and_errors_take_one_line(lit, run, workspace):
+def test_predict_works_without_the_training_table_and_errors_take_one_line(lit, run, workspace):
     for name, (text, words) in BAD.items():
         if text is not None:
             (workspace / name).write_text(text)

@@ -1,4 +1,4 @@
-"""Batch augmentation: possible results for each sample, and independence of samples."""
+"""Tests that batch augmentation produces valid results and transforms each sample independently."""
 
 import pytest
 import torch
@@ -88,7 +88,7 @@ def test_erased_boxes_match_the_statistics_of_torchvision():
         assert ours.std().item() == pytest.approx(expected.std().item(), rel=0.06)
 
 
-def test_impossible_arguments_are_rejected():
+def test_invalid_arguments_are_rejected():
     with pytest.raises(ValueError, match="scale must be positive and ascending"):
         RandomAffine(0, scale=(0, 0))
     with pytest.raises(ValueError, match=r"p must be in \[0, 1\], got 2"):

@@ -1,4 +1,4 @@
-"""Fixture for pages in a browser."""
+"""Fixture that provides a browser for testing pages."""
 
 import pytest
 

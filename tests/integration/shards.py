@@ -1,4 +1,4 @@
-"""A sharded net as seen by the first of two processes. test_sharding.py runs this file in a separate process.
+"""Tests sharded nets as seen by the first of two processes. test_sharding.py runs them in a separate process.
 
 After torch has sharded a tensor, forked processes, which some tests use, can no longer compute gradients.
 """
@@ -83,7 +83,7 @@ def test_nets_that_cannot_be_split_are_rejected(two, net, says):
         shard(Part(net), two(1, 2))
 
 
-def test_rejects_weights_outside_the_net_averaging_and_other_strategies(two):
+def test_rejects_task_parameters_ema_and_other_strategies(two):
     task = Part(nn.Linear(2, 2))
     task.scale = nn.Parameter(torch.ones(1))
     with pytest.raises(UserError, match="scale belongs to the task itself"):

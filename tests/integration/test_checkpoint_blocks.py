@@ -1,4 +1,4 @@
-"""`model.checkpoint_blocks`: the same training with fewer stored activations."""
+"""Tests that `model.checkpoint_blocks` stores fewer activations and does not change the training results."""
 
 from copy import deepcopy
 
@@ -48,7 +48,7 @@ def equal(found, expected):
         (transformer, True),
     ],
 )
-def test_gradients_and_statistics_are_the_same_bit_for_bit(make, compiled):
+def test_checkpointing_gives_bit_identical_gradients_and_statistics(make, compiled):
     """The transformer has dropout, and the residual net has batch norm, which counts its batches."""
     net, inputs = make()
     other = deepcopy(net)
@@ -62,8 +62,8 @@ def test_gradients_and_statistics_are_the_same_bit_for_bit(make, compiled):
     assert set(counts) == ({2} if make is resnet else set())
 
 
-def test_batch_norm_in_evaluation_mode_uses_its_statistics():
-    """As in a frozen part of a network during training."""
+def test_frozen_batch_norm_gives_the_same_results_with_checkpointing():
+    """Batch norm is in evaluation mode, as in a frozen part of a network during training."""
     net, inputs = resnet()
     steps(net, inputs)
     for module in net.modules():
@@ -75,7 +75,7 @@ def test_batch_norm_in_evaluation_mode_uses_its_statistics():
 
 
 @pytest.mark.parametrize("make", [resnet, transformer])
-def test_fewer_activations_are_stored(make):
+def test_checkpointing_stores_less_than_half_of_the_activations(make):
     net, inputs = make()
 
     def stored():
@@ -89,7 +89,7 @@ def test_fewer_activations_are_stored(make):
     assert stored() < before / 2
 
 
-def test_a_second_backward_pass_recomputes_again():
+def test_second_backward_pass_repeats_gradients_and_keeps_buffers():
     net, inputs = resnet()
     checkpoint_in_place(net)
     loss = net(*inputs).square().mean()
@@ -117,7 +117,7 @@ def test_blocks_of_residual_nets_and_transformers_are_found():
     assert not list(blocks_of(CNN((1, 8, 8), 3, norm="batch")))
 
 
-def test_a_run_is_the_same_with_checkpointed_blocks(lit, small_data):
+def test_run_with_checkpointed_blocks_ends_with_identical_weights(lit, small_data):
     fit = "fit fashion_mnist_resnet20 debug --model.net.depth=8 --model.net.width=4 --run_name"
     runs = [
         lit(f"{fit} {name} --model.checkpoint_blocks={value}").run for name, value in (("a", "false"), ("b", "true"))

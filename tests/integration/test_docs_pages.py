@@ -1,4 +1,4 @@
-"""Documentation pages, opened from disk."""
+"""Tests documentation pages that are opened from disk."""
 
 import subprocess
 from pathlib import Path

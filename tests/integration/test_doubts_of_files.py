@@ -1,4 +1,4 @@
-"""`doubts` for image folders: copies with different labels, and corrections of a dataset of files."""
+"""Tests `doubts` for image folders: copies with different labels, and corrections for a dataset of files."""
 
 import csv
 import json
@@ -18,7 +18,7 @@ FIT = f"fit -c configs/image_folder.yaml {FOLDER} --trainer.callbacks=[]"
 
 @pytest.fixture
 def repeated(lit):
-    """Return a function that trains the folds of a config, as `repeat` does in separate processes."""
+    """Return a function that trains a config on each of two folds, as `repeat` does in separate processes."""
 
     def train(command):
         runs = {}

@@ -1,4 +1,4 @@
-"""Figures of the template's tasks are legible, and mixed images have no caption."""
+"""Tests that figures of the template's tasks are legible, and that mixed images have no caption."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.draws
 
 
 @pytest.mark.parametrize(("count", "letters"), [(2, 3), (2, 30), (5, 12), (40, 3), (40, 30)])
-def test_texts_stay_inside_the_figure_and_do_not_overlap(count, letters):
+def test_text_stays_inside_the_figure_and_does_not_overlap(count, letters):
     names = [f"{number:02d}{'name ' * 6}"[:letters].strip() for number in range(count)]
     points = torch.randn(50), torch.randn(50)
     lengths = [(f"{n}–{n + 4}", 30.0, 14_018) for n in range(0, 5 * min(count, 12), 5)]

@@ -1,4 +1,4 @@
-"""The layers of networks, each of which gets its own learning rate with `layer_decay`."""
+"""Tests how networks are divided into layers, each of which gets its own learning rate with `layer_decay`."""
 
 import pytest
 from torch import nn

@@ -1,4 +1,4 @@
-"""Mistakes in commands with the template's tasks and networks cause a one-line message that says what to change."""
+"""Tests that mistakes in commands for the template's tasks and networks cause a one-line error with a hint."""
 
 import pytest
 

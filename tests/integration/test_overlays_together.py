@@ -1,4 +1,4 @@
-"""Overlays on the quickstart of each family, and combinations of overlays."""
+"""Tests that overlays can be combined with each other and with the quickstart of each family."""
 
 from pathlib import Path
 

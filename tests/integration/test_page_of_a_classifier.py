@@ -1,4 +1,4 @@
-"""The page of a classifier's run."""
+"""Tests the page of a classifier's run."""
 
 import csv
 import json
@@ -56,9 +56,9 @@ def test_metrics_on_the_page_match_scikit_learn(lit, trained):
     assert files - set(links) == {"index.html", "predictions/test.csv"}  # written after the page
     options = tables(trained)[-2]
     assert options["trainer.max_epochs"]["value"] == "3"
-    assert not {"trainer.accelerator", "model.optimizer.eps", "data.val_size"} & {*options}  # the defaults
+    assert not {"trainer.accelerator", "model.optimizer.eps", "data.val_size"} & {*options}  # defaults are not listed
     assert re.search(r"; \S+ s per epoch on cpu; peak memory [\d.]+ GB; finished", page)
-    # The page only needs the directory, wherever it is.
+    # The page can be rendered from the run directory alone, wherever it is.
     shutil.copytree(trained, "elsewhere/copy")
     shutil.rmtree("elsewhere/copy/checkpoints")
     assert tables(Path("elsewhere/copy"))[:4] == [numbers, classes, means, confused]

@@ -1,4 +1,4 @@
-"""Pages of runs, comparisons and sweeps in a browser are legible in light and dark, on desktops and phones."""
+"""Tests in a browser that pages of runs, comparisons and sweeps are legible in light and dark, on desktop and phone."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ from lit_project.__main__ import main
 from tiny import TINY
 
 ROOT = Path(__file__).parents[2]
-# Texts whose contrast with the background is below the limit of WCAG AA for text of any size.
+# Returns text whose contrast with the background is below the WCAG AA limit for text of any size.
 PALE = """() => {
   const parts = colour => colour.match(/[\\d.]+/g).map(Number);
   const light = colour => parts(colour).slice(0, 3).map(c => c / 255)
@@ -30,7 +30,7 @@ PALE = """() => {
   }).map(node => node.textContent);
 }"""
 
-# Visible texts of SVG charts that overlap or extend outside their chart.
+# Returns visible text in SVG charts that overlaps other text or extends outside its chart.
 OVERLAPS = """() => [...document.querySelectorAll("svg.plot")].filter(one => one.checkVisibility()).flatMap(svg => {
   const whole = svg.getBoundingClientRect(), texts = [...svg.querySelectorAll("text")];
   const boxes = texts.map(text => text.getBoundingClientRect());
@@ -75,7 +75,7 @@ def pages(tmp_path_factory):
 
 @pytest.fixture
 def opened(pages, browser):
-    """Return a function that opens a page and checks that it requests nothing and its script does not fail."""
+    """Return a function that opens a page and checks that it requests nothing and that its script does not fail."""
     contexts = []
 
     def open(name, width=1280, scheme="light"):
@@ -116,7 +116,7 @@ def test_page_is_legible_on_desktop_and_phone(opened, name, scheme):
 
 
 @pytest.mark.slow
-def test_a_click_sorts_the_classes_of_a_run(opened):
+def test_clicking_a_column_header_sorts_the_class_table(opened):
     page = opened("digits")
     table = page.locator("table", has=page.get_by_role("button", name="F1")).first
     column = table.locator("tbody td:nth-child(4)")
@@ -156,7 +156,7 @@ def test_curves_are_selected_hidden_and_highlighted_with_and_without_javascript(
     page.locator("#show1").uncheck()
     assert not second.is_visible()
     page.locator("#show1").check()
-    page.mouse.move(0, 0)  # the pointer would highlight the curve of the checkbox
+    page.mouse.move(0, 0)  # otherwise, the pointer would highlight the checkbox's curve
     page.locator("tr.s0 a").focus()
     opacity = "node => getComputedStyle(node).opacity"
     assert [second.evaluate(opacity), shown.first.locator("g.s0").evaluate(opacity)] == ["0.15", "1"]

@@ -1,4 +1,4 @@
-"""`--plot_lr` with the schedules of docs/training.md, and all planning options with several optimizers."""
+"""Tests `--plot_lr` with the schedules in docs/training.md, and all planning options with several optimizers."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`export` and `serve` with the template's tasks."""
+"""Tests `export` and `serve` with the template's tasks."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Sharded nets: two processes train like one, and invalid strategies are rejected in one line."""
+"""Tests that sharded nets match single-process training, and that invalid strategies cause a one-line error."""
 
 import csv
 import json
@@ -47,7 +47,7 @@ def metrics(run: Path) -> dict[str, Any]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", [MLP_RUN, TRANSFORMER_RUN], ids=["mlp", "transformer"])
 def test_resuming_with_different_strategies_matches_single_process_training(lit, tmp_path, options):
-    """Train two epochs with tensor parallelism, one with FSDP2, one in a single process. Losses match within 1e-5."""
+    """Train two epochs with tensor parallelism, one with FSDP2, and one in a single process. Losses match to 1e-5."""
     new = ["fit", *options.split(), *COMMON.split()]
     assert lit(new, "--run_name=one --trainer.max_epochs=4").status == 0
     lit_in(tmp_path, *new, *TENSOR_PARALLEL, "--run_name=all", "--trainer.max_epochs=2", "--test_after_fit=false")
@@ -76,7 +76,7 @@ def test_resuming_with_different_strategies_matches_single_process_training(lit,
 
 
 @pytest.mark.slow
-def test_shards_in_a_separate_process():
+def test_sharding_tests_pass_in_a_separate_process():
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/integration/shards.py"]
     done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout[-3000:]
@@ -94,7 +94,7 @@ def test_shards_in_a_separate_process():
         (f"{' '.join(TENSOR_PARALLEL)} --trainer.devices=3", "world size 3 is not divisible by tensor_parallel_size 2"),
     ],
 )
-def test_invalid_strategies_are_rejected_in_one_line(lit, options, says):
+def test_invalid_strategies_are_rejected_with_a_one_line_error(lit, options, says):
     result = lit(f"fit -c configs/quickstart.yaml --trainer.accelerator=cpu {options}")
     assert result.status == 2
     assert len(result.err.splitlines()) == 1

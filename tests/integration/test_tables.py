@@ -1,4 +1,4 @@
-"""`export` and `serve` with runs on tables."""
+"""Tests `export` and `serve` for runs on tables."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Runs of a translator: exact gradients on two processes, resuming with other batches, tables in W&B."""
+"""Tests translator runs: exact gradients on two processes, resuming with different batches, and tables in W&B."""
 
 import json
 import signal
@@ -40,7 +40,7 @@ def test_two_processes_compute_the_gradient_of_the_full_batch(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_resumes_with_different_micro_batches_from_any_step(lit, monkeypatch):
-    """The last step has fewer pairs. Runs stop in training and in validation. The schedule depends on their length."""
+    """The last step has fewer pairs. Runs stop in training and validation. The schedule depends on the run length."""
     command = (
         f"fit -c {CONFIG} --test_after_fit=false --data.size=300 --data.val_size=20 --data.test_size=20 "
         "--model.net.hidden_size=8 --model.net.dropout=0 --trainer.precision=64-true --trainer.max_epochs=2 "

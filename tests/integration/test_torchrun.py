@@ -1,4 +1,4 @@
-"""`torchrun` commands from docs/scaling.md on CPU processes: restarts, lost nodes, signals, errors in one process."""
+"""Tests `torchrun` commands from docs/scaling.md on CPUs: lost nodes, signals, and errors in one process."""
 
 import contextlib
 import json
@@ -63,7 +63,7 @@ def family(pid):
 
 
 def all_end(pids, seconds=10):
-    """Return whether processes end in time. Zombies count as ended."""
+    """Return whether all processes end in time. Zombies count as ended."""
     until = time.monotonic() + seconds
     while any(map(family, pids)) and time.monotonic() < until:
         time.sleep(0.1)
@@ -160,7 +160,7 @@ def launched(how):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("how", "rank"), [("torchrun", 1), ("lightning", 0)])
-def test_one_error_has_one_traceback(launch, tmp_path, how, rank):
+def test_error_in_one_process_prints_a_single_traceback(launch, tmp_path, how, rank):
     """At 993b54a, the other process also printed a traceback about a closed connection."""
     (tmp_path / "failing.py").write_text(FAILING)
     callback = f"--trainer.callbacks=[{{class_path: failing.Failing, init_args: {{rank: {rank}}}}}]"
@@ -174,7 +174,7 @@ def test_one_error_has_one_traceback(launch, tmp_path, how, rank):
 
 
 @pytest.mark.slow
-def test_occupied_port_is_an_error_and_no_process_remains(launch):
+def test_occupied_port_causes_an_error_and_no_process_remains(launch):
     """At 993b54a, the second process kept waiting for an answer."""
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]

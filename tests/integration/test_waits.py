@@ -1,4 +1,4 @@
-"""A training step never waits for a GPU, with one process or several."""
+"""Tests that training steps never wait for a GPU, with one process or several."""
 
 import subprocess
 import sys

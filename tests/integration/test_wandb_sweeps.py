@@ -1,4 +1,4 @@
-"""A sweep with W&B's own client, `wandb sweep` and `wandb agent`, and a server in this process."""
+"""Tests a sweep with W&B's own client (`wandb sweep` and `wandb agent`) and a fake server in this process."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def test_two_agents_share_the_grid(workspace: Path) -> None:
         assert len(run.logged("val/accuracy")) == 1
         assert run.config["model"]["init_args"]["net"]["init_args"]["layers"] == [4, "pool"]
         assert run.config["model"]["init_args"]["schedulers"] is None
-        assert run.parameters.items() <= run.config.items()  # named as in the sweep, for its charts
+        assert run.parameters.items() <= run.config.items()  # W&B's charts need the sweep's parameter names
     records = [json.loads(file.read_text()) for file in Path("runs/quickstart").glob("*/wandb.json")]
     assert {record["id"] for record in records} == {run.name for run in sweep.runs}
     assert {(record["entity"], record["project"]) for record in records} == {(ENTITY, PROJECT)}

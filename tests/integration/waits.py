@@ -1,8 +1,8 @@
 """Counts, on a CPU, how many times a training step would make the host wait for a GPU.
 
 Tensors that would be on the GPU are marked: weights, batches, the results of collective operations, and everything that
-is computed from them. Reading the value of a marked tensor waits for the GPU, as does copying another tensor to it
-without `non_blocking` (torch synchronizes the stream), and any operation whose output size depends on values.
+is computed from them. Reading the value of a marked tensor waits for the GPU. So does copying another tensor to the GPU
+without `non_blocking` (torch synchronizes the stream), and any operation whose output size depends on tensor values.
 """
 
 import traceback
@@ -60,7 +60,7 @@ class Waits(TorchDispatchMode):
             masks = packet is aten.index and any(mask.dtype == torch.bool for mask in tensors(args[1]))
             if packet in READS or masks:
                 self.note(packet.__name__)
-            # sizes of packed sequences are on the CPU
+            # the sizes of packed sequences are on the CPU
             mark(found[0] if packet is aten._pack_padded_sequence else found)
         return found
 
@@ -102,7 +102,7 @@ class CountWaits(Callback):
 
         def batch_to_device(*args, **kwargs):
             self._pause()
-            with self.waits.functions:  # marks what is moved
+            with self.waits.functions:  # marks the tensors that are moved
                 return original(*args, **kwargs)
 
         trainer.strategy.batch_to_device = batch_to_device

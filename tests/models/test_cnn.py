@@ -1,4 +1,4 @@
-"""Convolutional nets: the two classic architectures, sizes, and images that are too small."""
+"""Tests convolutional nets: two classic architectures, options, and images that are too small."""
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ def test_matches_the_network_of_the_pytorch_mnist_example():
 
 
 @pytest.mark.parametrize("place", ["dropout", "head_dropout"])
-def test_dropout_applies_in_both_places_only_during_training(place):
+def test_both_kinds_of_dropout_apply_only_during_training(place):
     net = CNN((1, 8, 8), 3, layers=[4, "pool"], hidden=64, **{place: 0.5})
     x = torch.rand(4, 1, 8, 8)
     assert not torch.equal(net(x), net(x))
@@ -63,7 +63,7 @@ def test_accepts_any_image_size_and_no_hidden_layer():
     assert CNN((3, 33, 20), 7, layers=[4, "pool", 8], hidden=0)(torch.rand(5, 3, 33, 20)).shape == (5, 7)
 
 
-def test_batch_norm_removes_the_scale_of_the_input():
+def test_only_batch_norm_makes_logits_independent_of_the_input_scale():
     torch.manual_seed(0)
     x = torch.rand(16, 1, 8, 8) * 10
     for norm, invariant in (("none", False), ("batch", True)):
@@ -73,6 +73,6 @@ def test_batch_norm_removes_the_scale_of_the_input():
     assert count(normed) == count(plain) + 4 + 8  # scale and shift replace the bias
 
 
-def test_too_small_image_is_an_error_that_suggests_fewer_pool_layers():
+def test_error_for_too_small_images_suggests_fewer_pool_layers():
     with pytest.raises(ValueError, match=r"layer 4 \(pool\) .* for images of 4.4 pixels: use fewer 'pool' layers"):
         CNN((1, 4, 4), 10, layers=["pool", 8, "pool", 8, "pool"])

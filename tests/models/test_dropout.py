@@ -1,4 +1,4 @@
-"""Dropout: the distribution of its masks, its scale, its gradient and its seed."""
+"""Tests dropout: the distribution of its masks, scaling, gradients and reproducibility."""
 
 import pytest
 import torch
@@ -19,14 +19,14 @@ def test_zeroes_a_fraction_p_and_rescales_the_rest(p, dtype):
     assert torch.equal(x.grad, y)  # the gradient of the sum is the mask
 
 
-def test_masks_of_neighbours_are_independent():
+def test_masks_of_neighbouring_values_are_independent():
     torch.manual_seed(0)
     kept = (Dropout(0.3)(torch.ones(1_000_000)) != 0).double() - 0.7
     for distance in range(1, 9):  # four values share a random draw
         assert abs((kept[distance:] * kept[:-distance]).mean().item()) < 5 * 0.21 / 1000
 
 
-def test_is_reproducible_by_seed_and_inactive_in_evaluation():
+def test_is_reproducible_with_a_seed_and_inactive_in_evaluation():
     net, x = Dropout(0.5), torch.randn(7, 5).T  # a view with different strides
     torch.manual_seed(1)
     first = net(x)
@@ -37,7 +37,7 @@ def test_is_reproducible_by_seed_and_inactive_in_evaluation():
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0])
-def test_p_of_0_keeps_and_p_of_1_zeroes_everything(p):
+def test_p_0_keeps_everything_and_p_1_zeroes_everything(p):
     x = torch.randn(10)
     assert torch.equal(Dropout(p)(x), x * (1 - p))
     assert Dropout(p)(torch.empty(0, 3)).shape == (0, 3)

@@ -1,4 +1,4 @@
-"""The feed-forward network: its formula, size and options."""
+"""Tests that the feed-forward network matches its formula."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from lit_project.models.mlp import FFNN
 
 
 @pytest.mark.parametrize(("activation", "function"), [("relu", F.relu), ("tanh", torch.tanh)])
-def test_formula(activation, function):
+def test_output_matches_the_formula(activation, function):
     torch.manual_seed(0)
     net = FFNN(3, 2, hidden_layers=2, hidden_size=5, activation=activation)
     w1, b1, w2, b2, w3, b3 = net.parameters()
@@ -17,7 +17,7 @@ def test_formula(activation, function):
     assert torch.allclose(net(x), expected, atol=1e-6)
 
 
-def test_without_hidden_layer_it_is_a_linear_map():
+def test_network_without_hidden_layers_is_a_linear_map():
     torch.manual_seed(0)
     net = FFNN(3, 2, hidden_layers=0, dropout=0.5)
     weight, bias = net.parameters()

@@ -1,4 +1,4 @@
-"""Autograd functions: each derivative is compared to finite differences."""
+"""Tests the derivatives of autograd functions against finite differences."""
 
 import torch
 from torch.autograd import gradcheck, gradgradcheck
@@ -10,7 +10,7 @@ def doubles(*shape):
     return torch.randn(*shape, dtype=torch.double, requires_grad=True)
 
 
-def test_exp_has_the_right_derivatives():
+def test_exp_has_the_correct_derivatives():
     x = doubles(3, 4)
     assert torch.equal(exp(x), x.exp())
     assert gradcheck(exp, x)

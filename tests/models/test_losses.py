@@ -1,4 +1,4 @@
-"""Losses compared to their definitions."""
+"""Tests losses against their definitions."""
 
 import math
 
@@ -35,7 +35,7 @@ def test_label_smoothing_matches_both_definitions(batch):
     assert others.item() == pytest.approx(by_definition(*batch, 1 - smoothing, smoothing / (K - 1)))
 
 
-def test_loss_of_soft_targets_is_the_mixture_of_the_losses(batch):
+def test_loss_for_mixed_targets_is_the_weighted_mean_of_the_losses(batch):
     logits, one = batch
     other, loss = one.roll(1), SmoothedCrossEntropy(0.1)
     mixed = 0.3 * F.one_hot(one, K) + 0.7 * F.one_hot(other, K)
@@ -43,7 +43,7 @@ def test_loss_of_soft_targets_is_the_mixture_of_the_losses(batch):
     assert loss(logits, mixed).item() == pytest.approx(expected.item())
 
 
-def test_focal_loss(batch):
+def test_focal_loss_matches_its_definition(batch):
     logits, targets = batch
     assert FocalLoss(0.0)(*batch).item() == pytest.approx(F.cross_entropy(*batch).item())
     p = logits.softmax(1).gather(1, targets[:, None])
@@ -53,7 +53,7 @@ def test_focal_loss(batch):
 
 
 @pytest.mark.parametrize("gamma", [0.5, 2.0])
-def test_focal_loss_and_gradient_of_a_certain_sample_are_zero(gamma):
+def test_focal_loss_and_its_gradient_are_zero_if_the_probability_is_one(gamma):
     logits = torch.tensor([[200.0, 0.0, 0.0]], requires_grad=True)  # p = 1 in float32
     loss = FocalLoss(gamma)(logits, torch.tensor([0]))
     loss.backward()

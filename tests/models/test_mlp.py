@@ -1,4 +1,4 @@
-"""The MLP: its formula, size and options."""
+"""Tests the formula, size and options of the MLP."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ def count(net):
 
 
 @pytest.mark.parametrize(("activation", "function"), [("relu", F.relu), ("silu", F.silu), ("leaky_relu", F.leaky_relu)])
-def test_formula(activation, function):
+def test_output_matches_the_formula(activation, function):
     torch.manual_seed(0)
     net = MLP((2, 3), 4, hidden_sizes=[5, 7], activation=activation)
     w1, b1, w2, b2, w3, b3 = net.parameters()
@@ -32,10 +32,10 @@ def test_dropout_applies_only_during_training():
 
 
 @pytest.mark.parametrize(("norm", "invariant"), [("none", False), ("batch", True), ("layer", True)])
-def test_norm_removes_the_scale_of_the_input(norm, invariant):
+def test_only_norms_make_logits_independent_of_the_input_scale(norm, invariant):
     torch.manual_seed(0)
     net = MLP((16,), 3, hidden_sizes=[8], norm=norm)
-    with torch.no_grad():  # layer norm depends on the linear layer's bias
+    with torch.no_grad():  # with layer norm, the scale matters if the linear layer has a bias
         for module in net.modules():
             if isinstance(module, nn.Linear) and module.out_features == 8 and module.bias is not None:
                 module.bias.zero_()
@@ -43,7 +43,7 @@ def test_norm_removes_the_scale_of_the_input(norm, invariant):
     assert torch.allclose(net(x), net(7 * x), atol=1e-3) == invariant
 
 
-def test_size_with_norm():
+def test_norm_adds_a_scale_and_shift_and_batch_norm_replaces_the_bias():
     plain = MLP((16,), 3, hidden_sizes=[8])
     assert count(MLP((16,), 3, hidden_sizes=[8], norm="layer")) == count(plain) + 16  # scale and shift
     assert count(MLP((16,), 3, hidden_sizes=[8], norm="batch")) == count(plain) + 16 - 8  # it replaces the bias

@@ -1,4 +1,4 @@
-"""Bilinear pooling compared to its definition."""
+"""Tests bilinear pooling against its definition."""
 
 import torch
 
@@ -19,7 +19,7 @@ def test_bilinear_pooling_matches_its_definition():
         assert torch.allclose(got, (root / root.norm()).flatten(), atol=1e-6)
 
 
-def test_vectors_have_unit_norm_and_gradients_are_finite_at_zero():
+def test_pooled_vectors_have_unit_norm_and_gradients_are_finite_at_zero():
     pool = BilinearPool(3, channels=2)
     assert pool.size == 4
     assert torch.allclose(pool(torch.randn(6, 3, 2, 2)).norm(dim=1), torch.ones(6))

@@ -1,4 +1,4 @@
-"""torchvision's published weights: the features match those of torchvision for the same file."""
+"""Tests that nets with torchvision's published weights compute the same features as torchvision."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ CLASSIFIERS = {"resnet18": "fc", "googlenet": "fc"}
 
 @pytest.fixture
 def cached(tmp_path, monkeypatch):
-    """Return a function that saves weights like an architecture's official file where torchvision expects it."""
+    """Return a function that saves random weights where torchvision expects an architecture's official file."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
 
     def make(architecture, write=publish):
@@ -49,7 +49,7 @@ def test_features_with_official_weights_match_torchvision(cached, architecture, 
     assert torch.equal(net.backbone(images), features(architecture, images))
     assert "missing" not in net.pretrained
     assert "unexpected" not in net.pretrained
-    # A checkpoint includes the weights and the conversion of the input.
+    # A checkpoint stores the weights and how inputs are converted.
     again = TorchvisionNet(COLOUR, 5, architecture).eval()
     again.load_state_dict(net.state_dict())
     assert torch.equal(again(images), net(images))
@@ -57,7 +57,7 @@ def test_features_with_official_weights_match_torchvision(cached, architecture, 
 
 @torch.no_grad()
 def test_backbone_accepts_grey_images_in_the_range_minus_one_to_one(cached):
-    """These weights expect this range, and torchvision converts colours normalised with ImageNet's statistics to it."""
+    """These weights expect this range. torchvision's net converts inputs normalised with ImageNet statistics to it."""
     architecture = "googlenet"
     cached(architecture)
     grey = torch.rand(2, *GREY) * 2 - 1

@@ -1,4 +1,4 @@
-"""The residual net for small images of He et al. 2016."""
+"""Tests the residual net for small images from He et al. 2016."""
 
 import pytest
 import torch

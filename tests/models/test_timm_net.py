@@ -1,4 +1,4 @@
-"""timm nets: arguments from the data, checkpoints without timm's weights, and the error if timm is not installed."""
+"""Tests timm nets: arguments from the data, checkpoints that need no pretrained weights, and an error without timm."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""torchvision nets as backbones: input, head, and weights from different sources."""
+"""Tests torchvision nets as backbones: input, head, and weights from different sources."""
 
 import pytest
 import torch
@@ -67,7 +67,7 @@ def test_prefixes_map_weights_with_different_names(tmp_path):
     assert torch.equal(loaded.backbone.conv1.weight, net.conv1.weight)
 
 
-def test_weights_of_a_different_architecture_load_only_if_not_strict(tmp_path):
+def test_weights_from_a_different_architecture_load_only_if_not_strict(tmp_path):
     file = save(models.resnet34().state_dict(), tmp_path / "a.pt")
     with pytest.raises(ValueError, match="do not match resnet18") as caught:
         TorchvisionNet(COLOUR, 4, weights=file)

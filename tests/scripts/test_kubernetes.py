@@ -1,4 +1,4 @@
-"""scripts/kubernetes.yaml matches the schema of Kubeflow Trainer and the options of torchrun and this project."""
+"""Tests scripts/kubernetes.yaml against Kubeflow Trainer's schema and the options of torchrun and this project."""
 
 import json
 import os

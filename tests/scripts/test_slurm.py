@@ -1,4 +1,4 @@
-"""scripts/slurm_fit.sbatch with an `srun` that starts real processes and a `scontrol` that records requests."""
+"""Tests scripts/slurm_fit.sbatch with an `srun` that starts real processes and a `scontrol` that records requests."""
 
 import os
 import re
@@ -25,7 +25,8 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "slurm_fit.sbatch"
 JOB = {"JOB_NAME": "fit", "JOB_ID": 1234567, "NNODES": 1, "NTASKS_PER_NODE": 1, "CPUS_PER_TASK": 1}
 
-# As in the manual: one process per task, USR1 is sent to all of them, the status is the highest one or 128 + signal.
+# Works as described in the manual: it starts one process per task, forwards USR1 to all of them, and exits with the
+# highest status, where a signal counts as 128 + its number.
 SRUN = """
 import os, pathlib, signal, subprocess, sys
 assert sys.argv[1:4] == ["--cpus-per-task=1", "--kill-on-bad-exit=0", "--wait=120"], sys.argv
@@ -49,7 +50,7 @@ statuses = [task.wait() for task in tasks]
 sys.exit(max(status if status >= 0 else 128 - status for status in statuses))
 """
 
-# A user's callback with which all tasks wait for the signal in the middle of the first epoch.
+# A user's callback that makes all tasks wait for the signal in the middle of the first epoch.
 WAITING = """
 import pathlib, time
 from lightning.pytorch import Callback
@@ -130,7 +131,7 @@ def test_a_job_ends_with_the_status_of_its_tasks_and_is_not_requeued(cluster, st
 
 
 @pytest.mark.parametrize(
-    ("ends", "array", "id", "refused"),  # a job that cannot be requeued has failed
+    ("ends", "array", "id", "refused"),  # a job that cannot be requeued fails
     [("exit 138", {}, "1234567", 1), ("exit 143", ARRAY, "90_4", 0), ("kill -USR1 $$", {}, "1234567", 0)],
 )
 def test_job_stopped_by_a_slurm_signal_is_requeued_once_under_its_id(cluster, monkeypatch, ends, array, id, refused):
@@ -175,7 +176,7 @@ def test_requeued_job_matches_an_uninterrupted_job(cluster, lit, monkeypatch, no
     assert status == 0, out
     assert "Traceback" not in out
     assert "interrupted; repeat the command to continue\n" in out
-    assert "auto-requeue" not in out  # Lightning's own, whose checkpoint is never used
+    assert "auto-requeue" not in out  # Lightning's own requeueing saves a checkpoint that is never used
     assert cluster.asked() == ["requeue incomplete 1234567"]
     run = cluster.folder / "runs" / "quickstart" / "fit-1234567"
     assert [path.relative_to(run).as_posix() for path in run.rglob("*.ckpt")] == ["checkpoints/last.ckpt"]

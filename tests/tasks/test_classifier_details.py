@@ -1,4 +1,4 @@
-"""Class weights, calibration bins, double precision, and the views of test-time augmentation."""
+"""Tests class weights, calibration bins, double precision, and the views for test-time augmentation."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Training compared to formulas and known solutions."""
+"""Tests that training reaches a known solution."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ def regressor(net, data, optimizer):
     return Regressor(net, optimizer, **{name: getattr(data, name) for name in names})
 
 
-def test_lbfgs_reaches_least_squares_on_real_data(trainer):
+def test_lbfgs_reaches_the_least_squares_solution_on_real_data(trainer):
     """A linear net with squared error has a unique solution, which the normal equations provide."""
     data = Diabetes(batch_size=1000, seed=0)
     torch.manual_seed(0)

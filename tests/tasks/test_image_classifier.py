@@ -1,4 +1,4 @@
-"""Outputs and metrics of the image classifier, compared to plain computations over all samples for any batch size."""
+"""Tests that the image classifier's outputs and metrics match plain computations over all samples."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def test_metrics_match_scikit_learn_over_all_samples(trainer, split, batch_size)
     runner = trainer()
     evaluate = {"val": runner.validate, "test": runner.test}[split]
     evaluate(task, datamodule=data, verbose=False)
-    (metrics,) = evaluate(task, datamodule=data, verbose=False)  # evaluations are independent
+    (metrics,) = evaluate(task, datamodule=data, verbose=False)  # a second evaluation starts from zero
     images, targets = data.floats(split)
     with torch.no_grad():
         logits = task(images)

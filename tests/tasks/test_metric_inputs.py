@@ -1,4 +1,4 @@
-"""Inputs that the tasks pass to torchmetrics."""
+"""Tests the inputs that the tasks pass to torchmetrics."""
 
 from functools import partial
 
@@ -17,14 +17,14 @@ def evaluated(trainer, task, data):
     return trainer().test(task, datamodule=data, verbose=False)[0]
 
 
-def test_classifiers_pass_probabilities_over_all_batches(trainer):
+def test_classifiers_pass_the_probabilities_from_all_batches(trainer):
     """Logits of 0 must not be treated as probabilities: each class has probability 1/4."""
     zero, data = linear().requires_grad_(False), Images(eval_batch_size=3)
     for weights in zero.parameters():
         nn.init.zeros_(weights)
     found = evaluated(trainer, classifier(zero, metrics={"ece": MulticlassCalibrationError(4)}), data)
     assert found["test/ece"] == pytest.approx(abs(found["test/accuracy"] - 1 / 4), abs=1e-6)
-    task = classifier(metrics=[partial(MulticlassAUROC, average="none")])  # the number of classes is added
+    task = classifier(metrics=[partial(MulticlassAUROC, average="none")])  # the task adds the number of classes
     images, targets = data.floats("test")
     expected = roc_auc_score(targets, task(images).softmax(1).detach(), multi_class="ovr", average=None)
     found = evaluated(trainer, task, data)

@@ -1,4 +1,4 @@
-"""Mixup and cutmix compared to their definitions, and a task that trains with them."""
+"""Tests mixup and cutmix against their definitions, and a task that trains with them."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ def batch():
     return torch.arange(1.0, 33)[:, None, None, None].expand(32, 1, 12, 10), torch.randint(K, (32,))
 
 
-def test_mixup_mixes_images_and_targets_in_one_proportion(batch):
+def test_mixup_mixes_images_and_targets_in_the_same_proportion(batch):
     images, targets = batch
     mixed, soft = Mixing(mixup_alpha=0.4)(images, targets, K)
     hard = F.one_hot(targets, K).float()
@@ -51,13 +51,13 @@ def test_mixing_works_if_the_default_dtype_is_half_precision(batch):
     assert not torch.equal(mixed, images.bfloat16())
 
 
-def test_shares_are_beta_distributed():
+def test_mixing_shares_are_beta_distributed():
     images, targets = torch.ones(20000, 1, 1, 1), torch.zeros(20000, dtype=torch.int64)
     images[10000:], targets[10000:] = 0, 1
     torch.manual_seed(0)
     mixed, soft = Mixing(mixup_alpha=2.0)(images, targets, 2)
     assert torch.allclose(mixed.flatten(), soft[:, 0], atol=1e-6)
-    inner = mixed.flatten()[(mixed.flatten() > 0) & (mixed.flatten() < 1)]  # partners of the other class
+    inner = mixed.flatten()[(mixed.flatten() > 0) & (mixed.flatten() < 1)]  # samples mixed with the other class
     assert inner.mean().item() == pytest.approx(0.5, abs=0.01)
     assert inner.var().item() == pytest.approx(1 / (4 * (2 * 2 + 1)), abs=0.003)  # variance of Beta(α, α)
 
@@ -92,7 +92,7 @@ def test_last_epochs_use_unmixed_images_if_max_steps_ends_the_run(trainer):
 
 
 class Recorder(nn.Module):
-    """Records the targets of the loss."""
+    """Records the targets and logits passed to the loss."""
 
     def __init__(self):
         super().__init__()
@@ -104,7 +104,7 @@ class Recorder(nn.Module):
         return F.cross_entropy(logits, targets)
 
 
-def test_the_task_trains_on_mixtures_and_reports_the_expected_accuracy(trainer):
+def test_task_trains_on_mixed_images_and_reports_the_expected_accuracy(trainer):
     loss = Recorder()
     task = classifier(loss=loss, mixing=Mixing(mixup_alpha=1.0, off_last_epochs=1), lr=0.0)
     fit = trainer(max_epochs=2, limit_val_batches=0)
@@ -117,7 +117,7 @@ def test_the_task_trains_on_mixtures_and_reports_the_expected_accuracy(trainer):
     assert len(mixed) == 4
     assert len(plain) == 4
     images, targets = data.floats("train")
-    with torch.no_grad():  # weights do not change, because the rate is 0
+    with torch.no_grad():  # weights do not change, because the learning rate is 0
         right = (task(images).argmax(1) == targets).float().mean().item()
     assert accuracies[1] == pytest.approx(right)
     steps = list(zip(loss.logits, loss.seen, strict=True))[-8:-4]  # the mixed epoch
@@ -134,7 +134,7 @@ def test_losses_without_soft_target_support_are_rejected(loss):
     classifier(loss=SmoothedCrossEntropy(), mixing=Mixing(mixup_alpha=0.2))
 
 
-def test_penalty_is_the_sum_over_weights():
+def test_weight_penalty_excludes_biases_norms_and_frozen_weights():
     net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
     weights = torch.cat([net[0].weight.flatten(), net[2].weight.flatten()])
     expected = 0.1 * weights.abs().sum() + 0.2 * (weights**2).sum()

@@ -1,4 +1,4 @@
-"""R-Drop's penalty and its derivatives are compared to torch's distributions and to finite differences."""
+"""Tests R-Drop's penalty against torch's distributions, and its derivatives against finite differences."""
 
 import torch
 from torch.autograd import gradcheck

@@ -1,4 +1,4 @@
-"""Figure of predicted and true values: a panel per target, all points, the diagonal, R² in the title."""
+"""Tests the figure of predicted and true values: a panel per target, all points, the diagonal, and R² in the title."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from lit_project.tasks.regression_figures import PredictedAgainstTrue
 
 
 @pytest.mark.parametrize("targets", [1, 3])
-def test_one_panel_per_target_with_points_and_diagonal(targets):
+def test_figure_has_one_panel_per_target_with_points_and_diagonal(targets):
     true, predicted = torch.randn(2, targets, 20)
     panels = {f"t{k}": (true[k], predicted[k]) for k in range(targets)}
     figure = viz.predicted_against_true(panels, "test")

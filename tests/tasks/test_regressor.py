@@ -1,4 +1,4 @@
-"""Outputs and metrics of the regressor, in the units of the targets, over all samples, for any batch size."""
+"""Tests that the regressor's outputs and metrics use the targets' units and cover all samples for any batch size."""
 
 import csv
 import re
@@ -73,7 +73,7 @@ def test_large_offsets_do_not_lose_precision(trainer):
     assert runner.callback_metrics["test/r2"] > 0.999
     predicted, _ = predictions(task, data, "test")
     assert len(predicted.unique()) > 150
-    assert (predicted - data.splits["test"][1]).abs().max() < 100  # seconds, of 2,000
+    assert (predicted - data.splits["test"][1]).abs().max() < 100  # in seconds; the targets span 2,000
     with pytest.raises(UserError, match="here a mean exceeds 10,000 standard deviations: use 32-true"):
         trainer(max_epochs=1, precision="bf16-mixed").fit(task, datamodule=data)
 

@@ -1,4 +1,4 @@
-"""Encoder and decoder with separate optimizers: steps, gradients and resuming are the same as with one optimizer."""
+"""Tests that separate optimizers for encoder and decoder step, accumulate, clip and resume like a single optimizer."""
 
 from functools import partial
 
@@ -48,7 +48,7 @@ def difference(one, other):
     return max((one[name] - other[name]).abs().max().item() for name in one)
 
 
-def test_two_optimizers_equal_one_with_two_groups(trainer):
+def test_two_optimizers_match_one_optimizer_with_two_parameter_groups(trainer):
     data = few(batch_size=4, seed=1)
     two, runner = trained(trainer, of_parts(data, parts=parts(SGD, partial(SGD, lr=0.1))), data)
     groups = ParameterGroups([Group("decoder", DECODER, lr_factor=0.2)])
@@ -125,7 +125,7 @@ def test_unsupported_options_are_rejected(trainer):
         trained(trainer, of_parts(data, parts=parts(decoder=torch.optim.LBFGS)), data)
 
 
-def test_the_guard_sees_the_gradients_of_every_optimizer(trainer):
+def test_nan_guard_checks_the_gradients_of_every_optimizer(trainer):
     data = few(batch_size=4, seed=1)
     task = of_parts(data, clip_norm=1.0)
     name, parameter = next((n, p) for n, p in task.named_parameters() if n.startswith("net.decoder") and p.dim() > 1)

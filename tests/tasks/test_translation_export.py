@@ -1,4 +1,4 @@
-"""An exported translator produces the same translations, even in the exported script without the project or torch."""
+"""Tests that an exported translator gives the same translations, even in a script that needs no torch or project."""
 
 import subprocess
 import sys
@@ -42,7 +42,7 @@ def task_with(kind, data):
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 @pytest.mark.parametrize("bidirectional", [True, False])
-def test_encoder_without_packed_sequences_matches_the_packed_one(batch_and_data, cell, bidirectional):
+def test_encoder_without_packed_sequences_matches_the_original(batch_and_data, cell, bidirectional):
     batch, data = batch_and_data
     embedding = nn.Embedding(data.source_size, 8, padding_idx=0)
     encoder = RNNEncoder(embedding, 6, 3, bidirectional, cell, 0.0, layer_norm=False).double().eval()

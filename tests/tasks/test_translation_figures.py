@@ -1,4 +1,4 @@
-"""Attention maps and BLEU by length: words, weights and numbers are correct and legible, even with dollar signs."""
+"""Tests that attention maps and charts of BLEU by length are correct and legible, even with dollar signs."""
 
 import io
 import warnings
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.draws
 def png(figure):
     file = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # for missing glyphs or layouts that do not fit
+        warnings.simplefilter("error")  # warnings about missing glyphs or layouts that do not fit
         figure.savefig(file, format="png")
     pixels = np.asarray(Image.open(file).convert("L"))
     assert pixels.min() < 128 < pixels.max()
@@ -27,7 +27,7 @@ def weights(target, source):
     return torch.randn(target, source, generator=torch.Generator().manual_seed(0)).softmax(dim=-1)
 
 
-def test_attention_map_has_the_source_on_top_and_the_translation_at_the_side():
+def test_attention_map_has_the_source_at_the_top_and_the_target_on_the_side():
     given = weights(3, 4)
     figure = attention_map(given, ["I", "am", "tired", "■"], ["Je", "suis", "■"], "Je suis")
     axes, _ = figure.axes

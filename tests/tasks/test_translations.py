@@ -1,4 +1,4 @@
-"""Files that the Translations callback writes for a run: the expected names and content, and no others."""
+"""Tests that the Translations callback writes exactly the expected files, with the expected content."""
 
 import json
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ def names(folder):
     return {path.name for path in folder.iterdir()}
 
 
-def test_files_of_a_run(run):
+def test_run_contains_exactly_the_expected_figures_and_tables(run):
     assert names(run / "figures" / "attention") == {f"epoch001_{k}.png" for k in (1, 2, 3, 4)}  # the last of two epochs
     attention = {f"{split}_attention_{k}.png" for split in ("val", "test") for k in (1, 2, 3, 4)}
     others = {"attention", "gradient_norm.png", "learning_curves.png", "learning_rate.png", "val_bleu_by_length.png"}
@@ -30,7 +30,7 @@ def test_files_of_a_run(run):
     assert all(min(Image.open(path).size) > 200 for path in (run / "figures").rglob("*.png"))
 
 
-def test_sample_tables_of_a_run(run):
+def test_sample_table_has_ten_best_worst_and_random_translations(run):
     samples = json.loads((run / "predictions" / "test_samples.json").read_text())
     scores = {which: [row["BLEU"] for row in rows] for which, rows in samples.items()}
     assert {which: len(rows) for which, rows in scores.items()} == {"Best": 10, "Worst": 10, "Random": 10}
@@ -44,7 +44,7 @@ def row(index, hypothesis, *references, source=None):
     return Row(index, text, hypothesis, [5])
 
 
-def test_best_worst_and_random():
+def test_rank_samples_selects_the_best_worst_and_random_rows():
     rows = [row(0, "a b c d", "a b c d"), row(1, "x y", "a b c d"), row(2, "a b c e", "a b c d"), row(3, "", "a b")]
     found = rank_samples(rows, 2, "en")
     assert [row.index for _, row in found["Best"]] == [0, 2]
@@ -54,7 +54,7 @@ def test_best_worst_and_random():
     assert str(tables(rank_samples(rows, 99, "en"))).count("source 1") == 3
 
 
-def test_groups_by_length():
+def test_by_length_groups_rows_by_source_length():
     rows = [row(n, "a b", "a b", source="w " * n) for n in (1, 2, 2, 5)]
     full = pytest.approx(100)
     assert by_length(rows, "en") == [("1", full, 1), ("2", full, 2), ("5", full, 1)]
@@ -66,7 +66,7 @@ def test_groups_by_length():
 
 
 class Watched(Translations):
-    """Records what would be drawn."""
+    """Records which attention maps would be drawn."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)

@@ -1,4 +1,4 @@
-"""The translation task: exact gradients and metrics, schedules, self-contained checkpoints."""
+"""Tests the translation task: exact gradients and metrics, schedules, and self-contained checkpoints."""
 
 import math
 from copy import deepcopy
@@ -78,7 +78,7 @@ def test_r_drop_adds_the_divergence_of_two_passes_to_the_loss(trainer):
     assert runner.callback_metrics["train/token_accuracy"].item() == pytest.approx(right, rel=1e-6)
 
 
-def test_evaluation_matches_a_computation_per_sentence(trainer):
+def test_evaluation_matches_a_sentence_by_sentence_computation(trainer):
     data = few(eval_batch_tokens=40)
     task = translator(data, decoding=Decoding(beam_size=2))
     runner = trainer()
@@ -131,7 +131,7 @@ def test_invalid_loss_options_are_rejected(options, message):
         translator(few(), **options)
 
 
-def test_teacher_forcing_ratio_interpolates_between_its_points():
+def test_teacher_forcing_ratio_is_interpolated_between_its_points():
     data = few()
     task = translator(data, teacher_forcing_ratio=[(10, 1.0), (20, 0.5), (40, 0.0)])
     found = [task.teacher_forcing(step) for step in (0, 10, 15, 20, 30, 40, 99)]
@@ -250,7 +250,7 @@ def test_is_best_matches_argmax():
         assert torch.equal(is_best(logits, labels), logits.argmax(dim=-1) == labels)
     tied, labels = torch.tensor([[[1.0, 3.0, 3.0]] * 3]), torch.tensor([[0, 1, 2]])
     assert is_best(tied, labels).tolist() == [[False, True, True]]
-    assert is_best(tied.bfloat16(), labels).tolist() == [[False, True, False]]  # as argmax, which returns the first
+    assert is_best(tied.bfloat16(), labels).tolist() == [[False, True, False]]  # like argmax, which returns the first
     assert not is_best(torch.full((1, 1, 3), math.nan), labels[:, :1]).any()
 
 
@@ -263,9 +263,9 @@ def test_validation_loss_excludes_label_smoothing(trainer):
     assert losses[0] == losses[1]
 
 
-def test_translating_during_training_preserves_the_training_mode():
+def test_translating_does_not_change_the_training_mode_of_any_module():
     task = translator(few(), dropout=0.3).train()
-    task.net.encoder.eval()  # for example, frozen
+    task.net.encoder.eval()  # as if the encoder were frozen
     before = [module.training for module in task.modules()]
     task.translate(["The cat sleeps."])
     task.attention("The cat sleeps.", [5, 6])

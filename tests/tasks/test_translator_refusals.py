@@ -1,4 +1,4 @@
-"""The translation task rejects unsuitable vocabularies and languages, and nets with non-finite outputs."""
+"""Tests that the translation task rejects unsuitable vocabularies, languages and inputs, and non-finite outputs."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Helpers for tests of the translation task: 44 pairs of the toy grammar, and a small float64 net."""
+"""Helpers for testing the translation task: 44 pairs from the toy grammar, and a small float64 net."""
 
 from functools import cache, partial
 

@@ -1,4 +1,4 @@
-"""Projects created from this template. Each choice of families is created once."""
+"""Fixtures that create projects from this template, one for each choice of families."""
 
 import pytest
 from copies import checkout, run

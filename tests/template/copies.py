@@ -1,4 +1,4 @@
-"""Helpers for tests of scripts/: a clean checkout of the template, and projects created from it."""
+"""Helpers for testing scripts/: a clean checkout of the template, and projects created from it."""
 
 import os
 import re
@@ -65,7 +65,7 @@ def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
 
 
 def install(project: Path) -> Path:
-    """Create a project's `.venv` as `make` would, from this environment's packages. Return the folder of its commands.
+    """Create a project's `.venv` as `make` would, from this environment's packages. Return its `bin` folder.
 
     The library comes from the project's wheel. Neither the template nor its library can be imported there.
     """

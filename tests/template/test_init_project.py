@@ -1,4 +1,4 @@
-"""scripts/init_project.py creates a project with a new name and the selected examples, and nothing else."""
+"""Tests that scripts/init_project.py creates a project with a new name and only the selected examples."""
 
 import ast
 import hashlib
@@ -33,7 +33,7 @@ def texts(project):
 
 
 def anchors(page):
-    """Return the anchors of the headings of a Markdown page."""
+    """Return the heading anchors of a Markdown page."""
     headings = re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -141,7 +141,7 @@ def test_key_shared_by_two_families_is_kept_with_either_one():
     assert "input_size" not in gone("classification", "sequence") | gone("classification", "regression")
 
 
-def test_every_package_file_has_a_family_and_every_pattern_matches_a_file():
+def test_every_package_file_has_a_family_and_every_pattern_matches_files():
     patterns = [p for family in FAMILIES.values() for p in family.files.replace("PACKAGE", f"src/{OLD}").split()]
     assert [path for path in KNOWN if path.startswith("src/") and not any(fnmatchcase(path, p) for p in patterns)] == []
     assert [pattern for pattern in patterns if not any(fnmatchcase(path, pattern) for path in KNOWN)] == []
@@ -261,7 +261,7 @@ def test_vendored_wheel_matches_the_built_library(made, tmp_path):
 
 
 def test_lock_contains_only_the_required_packages_and_the_wheel(made):
-    """For example, it does not contain text encoders or tools for the template's pages."""
+    """For example, a small project needs neither text encoders nor tools for the template's pages."""
     wheel = next((made("classification") / "vendor").iterdir())
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     locks = {keep: (made(keep) / "requirements.lock").read_text() for keep in KEPT}
@@ -275,7 +275,7 @@ def test_lock_contains_only_the_required_packages_and_the_wheel(made):
     assert "transformers" in names[ALL]
 
 
-def test_a_copy_of_the_template_becomes_a_project_in_place(tmp_path):
+def test_copy_of_the_template_is_turned_into_a_project_in_place(tmp_path):
     template = checkout(tmp_path / "template")
     commit = git(template, "rev-parse", "HEAD")
     (template / "data").mkdir()
@@ -326,7 +326,7 @@ def test_rejects_uncommitted_changes_and_accepts_an_unpacked_archive(tmp_path):
     assert not (tmp_path / "new one" / ".git").exists()
 
 
-def test_without_ruff_the_formatting_commands_are_printed(template, tmp_path):
+def test_formatting_commands_are_printed_if_ruff_is_not_installed(template, tmp_path):
     (tmp_path / "bin").mkdir()
     for program in (Path(shutil.which("git")), Path(sys.executable).resolve()):
         (tmp_path / "bin" / program.name).symlink_to(program)

@@ -1,4 +1,4 @@
-"""Tasks written by scripts/new_task.py in a generated project train, pass their own tests and follow the style."""
+"""Tests that tasks from scripts/new_task.py in a generated project train, pass their own tests and follow the style."""
 
 import json
 import re
@@ -55,12 +55,12 @@ def test_invalid_task_names_are_rejected(name, words):
         check_name(name, "lit_project")
 
 
-def test_nothing_is_overwritten(project):
+def test_existing_tasks_are_not_overwritten(project):
     refused(new_task(project, "tried_sequence", "--kind", "classification"), "exists", "choose a different name")
     assert git(project, "status", "--porcelain") == ""
 
 
-def test_style_and_length(project):
+def test_written_tasks_pass_ruff_and_are_short(project):
     for kind in KINDS:
         assert new_task(project, f"{kind}_{15 * 'n'}", "--kind", kind).returncode == 0
     for command in (["format", "--check"], ["check"]):
@@ -73,7 +73,7 @@ def test_style_and_length(project):
 @pytest.mark.slow
 def test_types(project):
     files = project.glob("src/*/*/tried_*.py")
-    cache = f"--cache-dir={ROOT}/.mypy_cache"  # also written by `make lint`
+    cache = f"--cache-dir={ROOT}/.mypy_cache"  # shared with `make lint`
     done = run("-m", "mypy", cache, "--config-file", project / "pyproject.toml", *files, MYPYPATH=str(project / "src"))
     assert done.returncode == 0, done.stdout
 

@@ -1,4 +1,4 @@
-"""scripts/update_project.py merges fixes of the template into a project with its own changes."""
+"""Tests that scripts/update_project.py merges template fixes into a project that has its own changes."""
 
 import re
 import shutil
@@ -38,7 +38,7 @@ def edit(file, add):
 
 
 def test_template_fixes_are_merged_with_project_changes(both):
-    """Covers files deleted on either or both sides, files added on both sides, and umlauts."""
+    """Covers files deleted on one or both sides, files added on both sides, and umlauts in file names."""
     template, project = both
     src = template / "src" / "lit_project"
     # Changes in the template.
@@ -105,7 +105,7 @@ def test_template_fixes_are_merged_with_project_changes(both):
     assert git(project, "status", "--porcelain") == ""
 
 
-def test_file_deleted_in_the_template_and_changed_here_is_a_conflict(both):
+def test_deletion_in_the_template_conflicts_with_a_change_in_the_project(both):
     template, project = both
     (template / "configs" / "overlays" / "ema.yaml").unlink()
     commit(template, "fixes")
@@ -130,7 +130,7 @@ def test_template_commit_is_found_by_its_file_tree(both):
     assert "changed in the template: requirements.lock, vendor/lit_engine" in checked.stdout
 
 
-def test_failed_updates_are_reported_in_one_line(both, tmp_path):
+def test_failed_updates_are_reported_with_a_one_line_error(both, tmp_path):
     template, project = both
     refused(update(template, tmp_path), "No such file", ".template.toml")
     record = project / ".template.toml"

@@ -1,4 +1,4 @@
-"""Run by `make copies`: demo, tests, style, types and import rules of generated projects. Takes minutes."""
+"""Runs the demo, tests and `make lint` in generated projects. `make copies` runs this file, which takes minutes."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""Preparation of sentences: what changes, what does not, and how it is reversed."""
+"""Tests how sentences are prepared, and how their preparation is reversed."""
 
 import pytest
 
@@ -9,7 +9,7 @@ def test_composes_characters_and_normalises_white_space():
     assert Preparation()("  C\u0327a\u00a0va\u202f?\t ") == "Ça va ?"
 
 
-def test_options():
+def test_options_lowercase_strip_accents_and_space_punctuation():
     assert Preparation(lowercase=True)("ÉLÈVE") == "élève"
     assert Preparation(strip_accents=True)("Élève ça") == "Eleve ca"
     assert Preparation(space_punctuation=True)('He said: "Hi!"') == 'He said : " Hi ! "'

@@ -1,4 +1,4 @@
-"""Scores: several references, languages, signatures."""
+"""Tests scores and their signatures for several references and languages."""
 
 import pytest
 from sacrebleu.metrics import BLEU
@@ -12,7 +12,7 @@ def bleu(*args):
     return corpus_scores(*args)["bleu"][0]
 
 
-def test_numbers_of_references_may_differ():
+def test_sentences_may_have_different_numbers_of_references():
     hypotheses = ["A small cat sleeps here.", REFERENCE]
     references = [["One little cat is asleep.", "A small cat sleeps here."], [REFERENCE]]
     score, signature = corpus_scores(hypotheses, references)["bleu"]
@@ -21,7 +21,7 @@ def test_numbers_of_references_may_differ():
     assert bleu(hypotheses, [own[:1] for own in references]) < 90
 
 
-def test_case_counts_only_in_the_cased_score():
+def test_case_affects_only_the_cased_score():
     score, signature = lowercase_tokenised_bleu([REFERENCE.upper()], [[REFERENCE]])
     assert score == pytest.approx(100)
     assert "case:lc" in signature
@@ -42,7 +42,7 @@ def test_languages_without_spaces_use_their_own_tokenisation(language, name):
 
 
 def test_french_is_tokenised_by_its_own_rules():
-    """Moses separates the article from its noun. Three of four tokens are correct, but with "13a" only two of three."""
+    """Moses splits "l'homme", so that three of four tokens are correct. With "13a", two of three tokens are correct."""
     hypothesis, reference = "l'homme arrive ici", "l'homme arrive demain"
     moses, _ = lowercase_tokenised_bleu([hypothesis] * 2, [[reference]] * 2, "fr")
     tokens = BLEU(tokenize="none", force=True)

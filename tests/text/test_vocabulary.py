@@ -1,4 +1,4 @@
-"""Vocabularies: round trips, unknown words, plain data in checkpoints, and errors."""
+"""Tests vocabularies: round trips, unknown words, plain data in checkpoints, and errors."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def test_joining_words_restores_the_sentence():
             assert vocabulary.decode([BOS, *vocabulary.encode(sentence), EOS, PAD]) == sentence
 
 
-def test_splitting_follows_the_language():
+def test_splitting_depends_on_the_language():
     assert split_words("j'ai", "fr") == ["j'￭", "ai"]
     assert split_words("as-tu vu l'ami ?", "fr") == ["as", "￭-tu", "vu", "l'￭", "ami", "?"]
     assert split_words("He's Hi!", "en") == ["He", "￭'s", "Hi", "￭!"]
@@ -50,7 +50,7 @@ def test_combining_marks_are_parts_of_words():
     assert join_words(split_words("नमस्ते-दुनिया! \u0301a")) == "नमस्ते-दुनिया! \u0301a"
 
 
-def test_vocabulary_is_built_by_word_frequency():
+def test_vocabulary_is_ordered_and_limited_by_word_frequency():
     vocabulary = WordVocabulary.build(["b a a", "a c b"], language="en")
     assert vocabulary.words == ["a", "b", "c"]
     assert len(vocabulary) == 7
@@ -60,7 +60,7 @@ def test_vocabulary_is_built_by_word_frequency():
         WordVocabulary.build(["a b"], min_freq=9, language="en")
 
 
-def test_words_never_seen_are_unknown():
+def test_unseen_words_are_unknown():
     vocabulary = WordVocabulary.build(["a cat"], language="en")
     ids = vocabulary.encode("a dog cat")
     assert ids[1] == UNK
@@ -82,7 +82,7 @@ def test_subwords_round_trip(kind):
 
 
 @pytest.mark.parametrize(("size", "message"), [(5000, r"size 5000 .*value <= \d+"), (10, r"size 10 .*vs \d+")])
-def test_invalid_subword_size_error_states_the_limit(size, message):
+def test_error_for_an_invalid_subword_size_states_the_limit(size, message):
     with pytest.raises(DataError, match=message):
         SubwordVocabulary.train(SENTENCES, size, "bpe", language="en")
 
@@ -110,7 +110,7 @@ def test_checkpoint_stores_the_vocabulary_as_plain_data(vocabulary, tmp_path):
         ({"kind": "bpe", "language": "en", "model": "AAAA"}, "sentencepiece"),
     ],
 )
-def test_malformed_plain_data(data, message):
+def test_malformed_plain_data_is_rejected(data, message):
     with pytest.raises(DataError, match=message):
         Vocabulary.from_dict(data)
 

@@ -1,4 +1,4 @@
-"""`lit-project translate`: sentences from any source, one translation per line."""
+"""Tests `lit-project translate`: input from any source, and one translation per line."""
 
 import io
 import shutil
@@ -56,7 +56,7 @@ def test_translates_with_only_a_checkpoint(translate, run, tmp_path):
     (tmp_path / "checkpoints").mkdir()
     shutil.copy(run / "checkpoints" / "last.ckpt", tmp_path / "checkpoints")
     (tmp_path / "config.yaml").write_text("data: gone")
-    assert translate(HELLO, of=tmp_path)[:2] == given[:2]  # a note says that the best checkpoint is gone
+    assert translate(HELLO, of=tmp_path)[:2] == given[:2]  # a note reports that the best checkpoint is gone
 
 
 def test_unknown_words_and_truncated_sentences_are_reported(translate):

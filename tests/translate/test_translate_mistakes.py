@@ -1,4 +1,4 @@
-"""`lit-project translate`: each mistake causes a one-line error message, and nothing is written."""
+"""Tests that each mistake in `lit-project translate` causes a one-line error and that nothing is written."""
 
 import shutil
 import sys
@@ -43,7 +43,7 @@ def test_invalid_options_cause_a_one_line_error(translate, options, monkeypatch,
         (b"Hi.\nca\xe9\n", ["standard input, line 2", "UTF-8", "byte 3"]),
     ],
 )
-def test_bad_input(translate, text, words, tmp_path):
+def test_invalid_input_causes_a_one_line_error_that_names_its_source(translate, text, words, tmp_path):
     (tmp_path / "in.txt").write_bytes(text)
     for where, given in (("standard input", {"stdin": text}), (str(tmp_path / "in.txt"), {})):
         status, lines, err = translate(*([] if given else ["--input", where]), **given)
@@ -63,13 +63,13 @@ def test_empty_text_missing_files_and_missing_runs_are_errors(translate, tmp_pat
     assert "no such run directory: nowhere" in translate(HELLO, of="nowhere")[2]
 
 
-def test_a_run_that_does_not_translate(translate, trained):
+def test_run_of_a_classifier_is_rejected(translate, trained):
     status, lines, err = translate(HELLO, of=trained)
     assert (status, lines, len(err.splitlines())) == (2, [], 1)
     assert "is a checkpoint of lit_project.tasks.classification.ImageClassifier, which is not a Translator" in err
 
 
-def test_a_net_without_attention(translate, tmp_path):
+def test_net_without_attention_translates_but_has_no_attention_maps(translate, tmp_path):
     run = train(tmp_path, "--model.net.attention=none", "--test_after_fit=false", "--trainer.max_epochs=1")
     assert not list(run.glob("figures/attention/*"))
     status, lines, err = translate(HELLO, "--attention", tmp_path / "a.png", of=run)
@@ -88,7 +88,7 @@ class Net(RNNSeq2Seq):
 """
 
 
-def test_checkpoint_can_only_create_nets_of_known_packages(translate, run, tmp_path, monkeypatch):
+def test_checkpoint_can_only_create_nets_from_known_packages(translate, run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "of_a_checkpoint.py").write_text(MODULE)

@@ -56,7 +56,7 @@ class StopAfterBatch(Callback):
 
 
 def test_a_stop_waits_for_the_end_of_gradient_accumulation(trainer, tmp_path):
-    """Eight micro-batches in windows of three, so the last window has two."""
+    """The eight micro-batches are accumulated in windows of three, so the last window has two."""
     options = {"max_epochs": 2, "accumulate_grad_batches": 3, "enable_checkpointing": True}
     whole = task()
     trainer(**options).fit(whole, datamodule=Images(batch_size=4))
@@ -122,7 +122,7 @@ def test_a_resumed_callback_restores_the_last_validation_score(trainer):
 
 
 def test_a_stop_that_waits_for_min_steps_loses_no_batch(trainer, tmp_path):
-    """Four steps per epoch. The stop is requested after the second step."""
+    """Each epoch has four steps, and the stop is requested after the second one."""
     options = {"max_epochs": 2, "enable_checkpointing": True}
     whole, resumed = task(), task()
     trainer(**options).fit(whole, datamodule=Images())
@@ -152,7 +152,7 @@ def test_the_monitored_metric_need_not_come_from_validation(trainer, tmp_path):
     assert (tmp_path / "checkpoints" / "best-epoch000.ckpt").exists()
 
 
-def test_several_best_checkpoints_of_one_epoch_do_not_overwrite_each_other(trainer, tmp_path):
+def test_several_best_checkpoints_from_one_epoch_do_not_overwrite_each_other(trainer, tmp_path):
     callback = Checkpoint("val/loss", "min", save_top_k=-1)
     kept = {"enable_checkpointing": True, "val_check_interval": 0.5}
     trainer(max_epochs=2, callbacks=[Saver(), callback], **kept).fit(task(), datamodule=Images())
@@ -182,7 +182,7 @@ def test_after_a_failed_fit_only_the_next_trainer_saves_the_task(trainer, tmp_pa
     assert read(tmp_path / "second" / "checkpoints" / "last.ckpt")["global_step"] == second.global_step
 
 
-def test_early_stopping_with_zero_patience_stops_without_improvement(trainer, tmp_path):
+def test_zero_patience_stops_at_the_first_epoch_without_improvement(trainer, tmp_path):
     stopping = EarlyStopping("val/loss", min_delta=100, patience=0)
     run = trainer(max_epochs=5, callbacks=[RunRecord(RunDir(tmp_path)), Saver(), stopping, Checkpoint(monitor=None)],
                   enable_checkpointing=True)  # fmt: skip

@@ -55,7 +55,7 @@ def test_learning_rates_have_one_line_per_parameter_group():
     png(axes.figure)
 
 
-def test_rates_that_differ_by_a_factor_of_20_have_a_logarithmic_axis():
+def test_learning_rates_that_differ_by_a_factor_of_20_use_a_logarithmic_axis():
     falling = [(float(step), 1.0 - step / 10) for step in range(11)]
     assert step_curves({"lr": falling}).axes[0].get_yscale() == "linear"  # a schedule that ends at 0
     for factor, kind in ((19, "linear"), (20, "log")):
@@ -91,7 +91,7 @@ def test_score_curve_areas_match_scikit_learn(labels):
 COUNTS = torch.tensor([[5.0, 1.0, 0.0], [0.0, 7.0, 2.0], [0.0, 0.0, 0.0]])
 
 
-def test_confusion_matrix_shows_counts_in_cells_and_shares_in_colours():
+def test_confusion_matrix_shows_counts_in_cells_and_shares_as_colours():
     figure = confusion_matrix(COUNTS, ["ant", "bee", "cat"], "val: accuracy 0.8")
     (axes,) = figure.axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted", "true")
@@ -161,7 +161,7 @@ def test_training_images_are_captioned_with_their_labels():
     assert captions == ["no label", "label 0\nlabel 2", "label 0\nlabel 1\nlabel 2\nand 4 more"]
 
 
-def test_reliability_shows_accuracy_and_sample_count_per_bin():
+def test_reliability_diagram_shows_accuracy_and_sample_count_per_bin():
     bins = {"samples": [0, 30, 1200], "accuracy": [None, 0.25, 1.0]}
     figure = viz.reliability(bins, "ECE")
     for axes, heights in zip(figure.axes, ([0.25, 1.0], [30, 1200]), strict=True):

@@ -37,12 +37,12 @@ def drawn(classes, letters):
 
 
 @CASES
-def test_texts_stay_inside_the_figure_and_do_not_overlap(classes, letters):
+def test_text_stays_inside_the_figure_and_does_not_overlap(classes, letters):
     found = {name: illegible(figure) for name, figure in drawn(classes, letters)}
     assert {name: texts[:6] for name, texts in found.items() if texts} == {}
 
 
-def test_illegible_texts_are_detected():
+def test_illegible_text_is_detected():
     figure = gallery([torch.rand(1, 8, 8)], ["a"])
     assert not illegible(figure)
     figure.text(0.99, 0.5, "beyond the figure")

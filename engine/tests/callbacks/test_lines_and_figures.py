@@ -1,4 +1,4 @@
-"""Printed lines and figures show the monitored metric and number epochs like the run's files."""
+"""Printed lines and figures show the monitored metric and use the same epoch numbers as the run's files."""
 
 import csv
 import re
@@ -13,7 +13,7 @@ MONITORED = "val/top3_accuracy"
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """Return the created figures by name, with their arguments."""
+    """Record the drawn figures by name, together with the arguments of the drawing function."""
     made = {}
 
     def spy(name):

@@ -72,7 +72,7 @@ def test_the_guard_stops_the_run_and_reports_step_parameters_and_samples(trainer
     assert len(indices.split(", ")) == 8
     saved = read(tmp_path / "checkpoints" / "before-nan.ckpt")["state_dict"]["net.head.weight"]
     assert torch.equal(saved, weights.seen[-1])
-    assert torch.equal(module.net.head.weight, weights.seen[-1])  # NaN without the guard
+    assert torch.equal(module.net.head.weight, weights.seen[-1])  # would be NaN without the guard
 
 
 def test_the_guard_does_not_affect_finite_training(trainer):
@@ -89,7 +89,7 @@ def test_finite_gradients_whose_norm_overflows_are_clipped(trainer):
     module.training_step = lambda batch, batch_idx: 1e22 * module(batch[0]).sum()
     before = module.net.head.weight.detach().clone()
     trainer(max_steps=1, callbacks=[NaNGuard()], gradient_clip_val=1.0).fit(module, datamodule=Images())
-    assert torch.equal(module.net.head.weight, before)  # as with torch's clip_grad_norm_
+    assert torch.equal(module.net.head.weight, before)  # torch's clip_grad_norm_ gives the same result
     assert module.net.head.weight.grad.isfinite().all()
 
 
@@ -100,7 +100,7 @@ def test_the_error_lists_the_samples_of_all_accumulated_batches(trainer):
 
 
 @pytest.mark.parametrize("validated", [True, False])
-def test_without_the_guard_divergence_is_an_error_and_is_not_saved(lit, validated):
+def test_without_the_guard_diverged_weights_cause_an_error_and_are_not_saved(lit, validated):
     blind = (
         "--trainer.limit_val_batches=0 --trainer.callbacks=null "
         "--trainer.callbacks+=lit_engine.checkpoints.callback.Checkpoint --trainer.callbacks.monitor=null"

@@ -1,4 +1,4 @@
-"""Unfreezing by epoch: frozen parts have no gradients, optimizer state or updated statistics. Runs can be resumed."""
+"""Unfreezing by epoch: frozen parts get no gradients, optimizer state or statistics updates. Runs can be resumed."""
 
 from functools import partial
 
@@ -43,7 +43,7 @@ def snapshot(module):
 
 
 class Watch(Callback):
-    """Records after each epoch which values changed, have gradients and have optimizer state."""
+    """Records after each epoch which values changed, and which parameters have gradients or optimizer state."""
 
     def __init__(self):
         self.moved, self.gradients, self.kept, self.groups = [], [], [], []

@@ -82,7 +82,7 @@ def test_resumed_ema_ends_with_the_same_average(trainer, tmp_path, step):
 
 
 class Compared(Callback):
-    """Saves the averages of all processes."""
+    """Saves the averaged weights of all processes."""
 
     def __init__(self, file):
         self.file = file
@@ -94,7 +94,7 @@ class Compared(Callback):
 
 
 @pytest.mark.parametrize("average", [EMA(0.9), SWA(0)], ids=["EMA", "SWA"])
-def test_two_processes_share_one_average_that_the_best_checkpoint_contains(trainer, tmp_path, average):
+def test_two_processes_share_one_average_and_the_best_checkpoint_contains_it(trainer, tmp_path, average):
     strategy = DDPStrategy(start_method="fork", process_group_backend="gloo")
     best = Checkpoint(monitor="val/samples", mode="min", every_n_epochs=2)  # so only the last epoch is saved
     callbacks = [average, Compared(tmp_path / "weights.pt"), best]
@@ -156,7 +156,7 @@ def test_resumed_swa_ends_with_the_same_average(trainer, trained, tmp_path, step
 
 
 class Ends(Callback):
-    """Records the weights after each step, and optionally stops the run after one of them, as `max_time` does."""
+    """Records the weights after each step, and optionally stops the run after a given step, as `max_time` does."""
 
     def __init__(self, stop=None):
         self.steps, self.stop = [], stop
@@ -174,8 +174,8 @@ class Ends(Callback):
         ("max_time", 3 * STEPS + 2, [3 * STEPS]),
     ],
 )
-def test_swa_counts_a_mid_epoch_end_by_max_steps_but_not_by_a_stop(trainer, tmp_path, stop, end, counted):
-    """Weights are not averaged before the first counted epoch end. `max_steps` counts as one, but a stop does not."""
+def test_swa_includes_a_partial_epoch_ended_by_max_steps_but_not_by_a_stop(trainer, tmp_path, stop, end, counted):
+    """Reaching `max_steps` counts as an epoch end, but a stop does not. Averaging starts at the first epoch end."""
     module, seen = task(), Ends(end if stop == "max_time" else None)
     options = {"max_steps": end} if stop == "max_steps" else {}
     callbacks = [Saver(), seen, SWA(start=2), Checkpoint(monitor=None)]

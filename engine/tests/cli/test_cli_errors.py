@@ -130,7 +130,7 @@ def test_mistakes_in_commands_print_a_short_error_with_a_hint(lit, command, work
 
 
 @pytest.mark.parametrize("command", ["compare", "runs"])
-def test_an_empty_name_is_not_the_current_folder(lit, command):
+def test_an_empty_name_does_not_mean_the_current_folder(lit, command):
     result = lit(command, [""])
     assert result.status == 2
     assert result.err == "error: the name of a run or folder is empty\n"
@@ -203,8 +203,8 @@ def mine(workspace, monkeypatch):
     sys.modules.pop("mine_of_errors", None)
 
 
-def test_modules_of_the_working_directory_in_an_interactive_session(lit, mine, monkeypatch, workspace):
-    """`sys.path` starts with an empty string, which is the config's folder while the parser reads the config."""
+def test_finds_modules_in_the_working_directory_of_an_interactive_session(lit, mine, monkeypatch, workspace):
+    """`sys.path` starts with an empty string, which means the config's folder while the parser reads the config."""
     fit = lit(f"{Q} -c configs/overlays/debug.yaml --model.net={mine}.Wide")
     assert fit.status == 0, fit.err
     sys.modules.pop(mine)
@@ -219,7 +219,7 @@ def test_reports_attributes_that_the_data_module_lacks(lit, mine):
     assert len(result.err.strip().splitlines()) == 1
 
 
-def test_constructor_errors_report_their_cause_and_bugs_their_location(lit, mine, workspace):
+def test_constructor_errors_report_the_cause_and_bugs_report_the_location(lit, mine, workspace):
     result = lit(f"{Q} --trainer.logger+={mine}.Refusing")
     assert result.status == 2
     assert result.err.strip() == f"error: {mine}.Refusing: no such server"

@@ -70,7 +70,7 @@ def test_a_later_list_completely_replaces_an_earlier_one(lit, workspace, capfd, 
 
 
 @pytest.mark.parametrize("flag", ["--config=", "-c"])
-def test_the_first_config_names_the_run_in_any_option_spelling(flag):
+def test_the_first_config_names_the_run_for_both_spellings_of_the_option(flag):
     assert prepare(["fit", f"{flag}configs/quickstart.yaml", "-c", "other.yaml"]).config_name == "quickstart"
 
 

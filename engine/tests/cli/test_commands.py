@@ -90,7 +90,7 @@ def test_version_prints_the_package_versions(capsys):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_writing_to_a_full_disk_is_a_one_line_error():
+def test_writing_to_a_full_disk_prints_a_one_line_error():
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "toy", "--version"], stdout=full, stderr=subprocess.PIPE, text=True

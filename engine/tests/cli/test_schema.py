@@ -89,7 +89,7 @@ def test_writes_to_a_pipe_without_replacing_it(tmp_path, monkeypatch):
     os.close(reader)
 
 
-def test_an_unwritable_output_file_is_a_one_line_error(tmp_path, capsys, monkeypatch):
+def test_an_unwritable_output_file_causes_a_one_line_error(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("lit_engine.tools.schema.config_schema", dict)
     (tmp_path / "file").write_text("")
     assert main(["schema", "--output", str(tmp_path / "file" / "schema.json")]) == 2

@@ -1,4 +1,4 @@
-"""`compare` and `runs`: differences, means and standard deviations, table, CSV and page."""
+"""Tests the output of `compare` and `runs`: differences, means, standard deviations, table, CSV and page."""
 
 import csv
 import math
@@ -112,7 +112,10 @@ def test_over_computes_mean_and_standard_deviation_of_finished_runs(make_run):
 
 
 def test_a_single_group_has_one_row_per_metric_and_pools_its_folds(make_run):
-    """Identical metrics are included, but not counts. Half of the pixels are correct in one fold, all in the other."""
+    """Metrics that are equal in all runs are included, but counts are not.
+
+    Half of the pixels are correct in one fold, and all of them in the other.
+    """
     config = {**make_run.config, "data": {"class_path": "p.Data", "init_args": {"folds": 2}}}
     for fold, (right, pixels) in enumerate(((0.5, 30), (1.0, 10))):
         config["data"]["init_args"]["fold"] = fold
@@ -130,7 +133,7 @@ def test_a_single_group_has_one_row_per_metric_and_pools_its_folds(make_run):
     assert "data.fold" not in Run.read(make_run("whole", config=config)).options
 
 
-def test_metrics_of_only_some_runs_are_shown_and_calibration_is_not_per_class(make_run):
+def test_metrics_in_some_runs_are_shown_and_calibration_is_not_listed_per_class(make_run):
     calibration = {"calibration": {"ece": 0.1, "samples": [1, 2]}}
     make_run("a", test=calibration | {"test/f1": 0.5, "test/samples": 53.0}), make_run("b", test=calibration)
     found = compared()
@@ -178,7 +181,7 @@ def test_lines_stand_out_on_light_and_dark_pages(ground):
 
 
 def panel(found, metric="metric-0 x-0"):
-    """Return a `(class, [(x, y), …])` pair for each band and line in a panel, and the SVG text of the panel."""
+    """Return a `(class, [(x, y), …])` pair for each band and line in a panel, and the SVG code of the panel."""
     (text,) = re.findall(rf'<div class="{metric}">(.*?)</div>', "".join(curves(found)))
     paths = re.findall(r'class="(band|line)"[^>]* d="M([^"Z]*)', text)
     return [(kind, [tuple(map(float, at.split())) for at in path.split("L")]) for kind, path in paths], text
@@ -265,7 +268,7 @@ def test_runs_of_different_tasks_share_a_table_with_empty_cells(make_run, say):
     assert len(panel(compared(), "metric-1 x-0")[0]) == 1
 
 
-def test_classes_and_lengths_that_gained_and_lost_most(make_run, say):
+def test_lists_the_classes_and_lengths_that_gained_or_lost_most(make_run, say):
     lengths = {"1–5": 40.0, "6–10": 30.0, "11–15": 9.0}
     first = {f"test/class_accuracy/c{n}": 0.5 for n in range(20)} | {"bleu_by_length": lengths}
     second = first | {f"test/class_accuracy/c{n}": 0.5 + (n - 10) / 40 for n in range(20)}
@@ -281,7 +284,7 @@ def test_classes_and_lengths_that_gained_and_lost_most(make_run, say):
     assert "bleu by length from a to b: up: 6–10 +5.0000; down: 1–5 -1.0000\n" in out
 
 
-def test_curves_of_a_group_are_the_mean_where_all_runs_have_a_value(make_run):
+def test_group_curves_show_the_mean_where_all_runs_have_a_value(make_run):
     make_run("a", (0.5, 0.3, 0.2), seed=1), make_run("b", (0.7, 0.5), seed=2), make_run("c", (9, 9), 1, seed=3)
     ((_, band), (_, line)), text = panel(compared("seed_everything"))
     value = heights(text)
@@ -350,7 +353,7 @@ def test_runs_are_listed_most_recent_first(make_run, say):
     assert re.fullmatch(r"runs/x/a +finished +2026-11-2\d \d\d:\d\d +2 min +val/loss 0.3000 +test/loss 0.7000", oldest)
 
 
-def test_bad_input_is_a_one_line_error(make_run, say):
+def test_bad_input_causes_a_one_line_error(make_run, say):
     run = make_run("a")
     (run / "file").touch()
     for command, words in (
@@ -395,7 +398,7 @@ def test_columns_that_fit_the_terminal_exactly_are_shown(monkeypatch):
 
 
 @pytest.mark.parametrize(("mode", "order"), [("min", ["low", "high", "none"]), ("max", ["high", "low", "none"])])
-def test_the_best_run_comes_first_and_one_without_a_value_last(make_run, mode, order):
+def test_the_best_run_comes_first_and_runs_without_a_value_come_last(make_run, mode, order):
     (callback,) = make_run.config["trainer"]["callbacks"]
     checkpoint = {**callback, "init_args": {"monitor": "val/loss", "mode": mode}}
     config = {**make_run.config, "trainer": {"callbacks": [checkpoint]}}

@@ -1,4 +1,4 @@
-"""`runs`: columns, order, folders and JSON; `compare --json`."""
+"""Tests the columns, order, folders and JSON output of `runs`, and the JSON output of `compare`."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def order(table):
     return [Path(line.split()[0]).name for line in table.splitlines()[1:] if not line.startswith("page: ")]
 
 
-def test_the_main_metric_of_the_task_is_shown_next_to_the_monitored_one(make_run, printed):
+def test_the_main_metric_of_the_task_is_shown_next_to_the_monitored_metric(make_run, printed):
     run = make_run("a", test=ACCURACY, headline="accuracy")
     (run / "metrics.csv").write_text("epoch,step,val/loss,val/accuracy\n0,10,0.3,0.8\n")
     head, line = printed("runs").splitlines()
@@ -50,7 +50,7 @@ def test_runs_are_sorted_by_time_name_or_metric(make_run, printed):
     ]  # fmt: skip
 
 
-def test_runs_with_nan_come_last(make_run, printed):
+def test_runs_whose_metric_is_nan_come_last(make_run, printed):
     for name, score in (("a", 0.5), ("b", float("nan")), ("c", 0.7)):
         make_run(name, test={"test/accuracy": score})
     assert order(printed("runs --sort accuracy")) == ["c", "a", "b"]
@@ -63,7 +63,7 @@ def test_a_metric_that_no_run_has_is_an_error(make_run, say):
         assert (status, "no run has the metric lss; did you mean loss?" in err) == (2, True)
 
 
-def test_runs_in_repeats_are_listed_by_default(make_run, printed):
+def test_runs_in_the_repeats_folder_are_listed_by_default(make_run, printed):
     make_run("a"), Path("repeats").mkdir()
     make_run("b").rename("repeats/b")
     assert set(order(printed("runs"))) == {"a", "b"}

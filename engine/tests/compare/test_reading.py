@@ -54,20 +54,20 @@ def test_a_locked_run_counts_as_running_and_reading_its_state_does_not_lock_it(m
 
 @pytest.mark.parametrize("losses", [(0.5, 0.3, 0.4, 0.3), (float("nan"), 0.3, float("inf"))])
 @pytest.mark.parametrize("status", [0, None])
-def test_finished_and_killed_runs_report_validation_at_the_best_epoch(make_run, losses, status):
+def test_finished_and_killed_runs_report_the_validation_loss_of_the_best_epoch(make_run, losses, status):
     run = make_run("a", losses, status)
     if status == 0:
         (run / "metrics.json").write_text('{"fit": {"best val/loss": 0.3000000119, "val/loss": 0.4}}')
     assert Run.read(run).metrics["val/loss"] == 0.3
 
 
-def test_the_recorded_best_overrides_a_better_epoch_in_the_table(make_run):
+def test_the_recorded_best_score_overrides_a_better_epoch_in_metrics_csv(make_run):
     run = make_run("a", (0.5, 0.3, 0.4))
     (run / "metrics.json").write_text('{"fit": {"best val/loss": 0.4}}')
     assert Run.read(run).metrics["val/loss"] == 0.4
 
 
-def test_without_a_monitor_uses_the_last_validation_or_final_metrics(make_run):
+def test_without_a_monitor_the_final_validation_metrics_are_reported(make_run):
     run = make_run("a", (0.5, 0.3, 0.4), config={"seed_everything": 1, "trainer": {"callbacks": None}})
     (run / "metrics.json").write_text('{"fit": {"val/loss": 0.4}}')
     assert Run.read(run).metrics["val/loss"] == 0.4
@@ -125,7 +125,7 @@ def test_options_use_command_line_names_and_include_classes():
     }
 
 
-def test_runs_are_found_once_each_by_path_pattern_or_folder(make_run, tmp_path):
+def test_each_run_is_found_only_once_by_path_pattern_or_folder(make_run, tmp_path):
     first, second = make_run("a"), make_run("b")
     inside = first / "wandb" / "offline-run" / "files"
     inside.mkdir(parents=True)

@@ -94,7 +94,7 @@ def test_the_time_per_epoch_of_a_fork_excludes_the_epochs_of_its_parent(make_run
     assert "30 s per epoch" in (run / "index.html").read_text()
 
 
-def test_sections_of_a_page_have_different_anchors(make_run):
+def test_anchors_on_a_page_are_unique(make_run):
     run = make_run("a", test={"confusion": {"x": {"x": 3, "y": 1}, "y": {"x": 2, "y": 4}}})
     sections = json.loads((run / "metrics.json").read_text())
     (run / "metrics.json").write_text(json.dumps({**sections, "val": sections["test"]}))
@@ -104,7 +104,7 @@ def test_sections_of_a_page_have_different_anchors(make_run):
     assert len(anchors) == len(set(anchors))
 
 
-def test_model_card_is_valid_on_the_hub_with_results_and_sample_counts(make_run):
+def test_model_card_is_valid_on_the_hub_and_lists_results_and_sample_counts(make_run):
     run = make_run("a", test={"test/accuracy": 0.75, "test/samples": 40, "task": "image-classification"})
     write(run)
     data = ModelCard.load(run / "README.md").data

@@ -52,7 +52,7 @@ def test_holm_correction_matches_a_published_example():
 
 
 @pytest.mark.parametrize("name", ["BLEU", "CHRF"])
-def test_resampling_tests_of_text_metrics_match_sacrebleu(name):
+def test_resampling_tests_for_text_metrics_match_sacrebleu(name):
     from sacrebleu import metrics as of_texts
     from sacrebleu.significance import PairedTest
 
@@ -83,7 +83,7 @@ def within_sampling_error(found, rate, trials):
     return abs(found - rate) < 3 * math.sqrt(rate * (1 - rate) / trials)
 
 
-def test_five_percent_false_positives():
+def test_false_positive_rate_is_about_5_percent():
     rng, trials = np.random.default_rng(2), 1000
     resampled = [resample(*map(with_count, rng.normal(size=(2, 30))), mean, 199) for _ in range(trials)]
     assert within_sampling_error(share(resampled), 0.05, trials)
@@ -175,7 +175,7 @@ def test_regression_scores_match_scikit_learn(make_run, say):
     assert first_score(say, "rmse/u") == pytest.approx(metrics.root_mean_squared_error(true[:, 0], found[0][:, 0]))
 
 
-def test_a_target_named_loss_does_not_change_the_direction(make_run, say):
+def test_a_target_named_loss_does_not_change_the_direction_of_a_metric(make_run, say):
     for name, error in (("a", 1), ("b", 0)):
         rows = [f"{i},{i + error * (-1) ** i},{i},{i},{i}" for i in range(9)]
         write(make_run(name), "index,prediction/loss,prediction/gain,target/loss,target/gain", rows)
@@ -183,7 +183,7 @@ def test_a_target_named_loss_does_not_change_the_direction(make_run, say):
         assert f"{metric} ({direction} is better)" in say(f"compare runs/x/a runs/x/b --test {metric}")[1]
 
 
-def test_a_class_named_hinge_does_not_change_the_direction(make_run):
+def test_a_class_named_hinge_does_not_change_the_direction_of_a_metric(make_run):
     run = read_runs([str(make_run("a"))])[0]
     assert [lower_is_better(run, name) for name in ("class_accuracy/hinge", "hinge", "f1/error", "error")] == [
         False, True, False, True,
@@ -211,7 +211,7 @@ def test_input_columns_do_not_affect_the_comparison(make_run, say):
     assert first_score(say, "mse") == pytest.approx(np.mean([0, 1, 4, 1, 4, 1]))
 
 
-def test_the_columns_of_the_page_are_labelled_with_the_names_of_the_runs(make_run, say):
+def test_columns_on_the_page_are_labelled_with_run_names(make_run, say):
     for name, prediction in (("a/1", 0), ("b/1", 1)):
         write(make_run(name), "index,prediction,target", [f"0,{prediction},1", "1,1,1"])
     *_, page = say("compare runs/x/a/1 runs/x/b/1 --test accuracy")[1].splitlines()

@@ -1,4 +1,4 @@
-"""Map-style datasets as image data."""
+"""Tests map-style datasets that are used as image data."""
 
 import pytest
 import torch

@@ -62,7 +62,7 @@ def test_indivisible_global_batch_size_error_suggests_the_nearest_valid_sizes(si
         images(5000, 3, 2, global_batch_size=size)
 
 
-def test_too_few_samples_for_one_step_are_an_error():
+def test_too_few_samples_for_one_step_cause_an_error():
     for kwargs, message in (
         ({"size": 0}, "no samples"),
         ({"size": G - 1, "drop_last": True}, f"with global_batch_size {G}"),

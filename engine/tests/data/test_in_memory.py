@@ -1,4 +1,4 @@
-"""In-memory images: splits, batches by indexing, checks of labels and sizes."""
+"""Tests the splits and batches of in-memory images, and the checks of their labels and sizes."""
 
 import pytest
 import torch

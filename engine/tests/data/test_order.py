@@ -121,7 +121,7 @@ def test_loader_resumes_mid_epoch(drop_last, processes):
 
 
 class Transform:
-    """Transform with its own random generator, like those of albumentations."""
+    """Transform with its own random generator, like the transforms of albumentations."""
 
     def set_random_seed(self, seed):
         self.random = random.Random(f"own {seed}")
@@ -181,7 +181,7 @@ def test_rejects_a_mid_epoch_position_if_samples_per_step_changed():
     loader(batch_size=4).load_state_dict(order.state_dict())  # at the end of an epoch
 
 
-def test_too_few_samples_are_an_error():
+def test_too_few_samples_cause_an_error():
     for size, batch_size, processes, drop_last in (
         (3, 2, 4, False),
         (7, 4, 2, True),

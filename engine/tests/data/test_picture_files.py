@@ -86,7 +86,7 @@ def test_cropping_keeps_the_proportions():
     assert (to_tensor(image, (1, 4, 4), crop=True) == 200).all()
     assert (to_tensor(image, (1, 4, 4)) == 0).any()
     assert (to_tensor(image.transpose(Image.Transpose.ROTATE_90), (1, 4, 4), crop=True) == 200).all()
-    to_tensor(Image.new("L", (237, 232)), (1, 210, 124), crop=True)  # the offset would be rounded to below 0
+    to_tensor(Image.new("L", (237, 232)), (1, 210, 124), crop=True)  # here, rounding could make the offset negative
 
 
 def test_files_are_sorted_by_name_and_unreadable_ones_are_skipped(tmp_path):

@@ -29,7 +29,7 @@ class Noisy(Dataset):
 
 
 class Endless(Sampler):
-    """Draws permutations from the global generator, the later ones during training."""
+    """Draws permutations from the global generator, all but the first of them during training."""
 
     def __iter__(self):
         while True:
@@ -85,7 +85,7 @@ def test_each_training_loader_has_its_own_order_and_random_numbers(fit):
     assert all(drawn(a)[index] != drawn(b)[index] for index in range(16))
 
 
-def test_the_order_does_not_depend_on_reloading(fit):
+def test_the_order_does_not_depend_on_reloading_dataloaders(fit):
     once, reloaded = (fit(Stored(), max_epochs=3, reload_dataloaders_every_n_epochs=n) for n in (0, 1))
     torch.testing.assert_close(reloaded, once, rtol=0, atol=0)
     assert list(drawn(batch["a"] for batch in once[:4])) != list(drawn(batch["a"] for batch in once[4:8]))
@@ -124,7 +124,7 @@ def test_a_repeated_loader_reshuffles_in_each_pass_and_resumes_exactly(fit, tmp_
     torch.testing.assert_close(resumed, whole[23:], rtol=0, atol=0)
 
 
-def test_a_short_loader_repeats_completely_alongside_one_without_length(fit):
+def test_a_short_loader_repeats_completely_alongside_a_loader_without_length(fit):
     batches = fit({"short": shuffled(), "long": DataLoader(Stream(), batch_size=1)})
     passes = [drawn(batch["short"] for batch in batches[start : start + 4]) for start in range(0, 20, 4)]
     assert all(sorted(one) == list(range(16)) for one in passes)

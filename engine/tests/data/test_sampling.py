@@ -1,4 +1,4 @@
-"""Weighted sampling: frequencies match the weights, and runs are as reproducible as with unweighted epochs."""
+"""Weighted sampling: frequencies match the weights, and runs are as reproducible as without weights."""
 
 import csv
 import itertools

@@ -1,4 +1,4 @@
-"""Tables: splits, training statistics and invalid arguments."""
+"""Tests the splits, training statistics and argument checks of tabular data."""
 
 import pytest
 import torch

@@ -42,7 +42,7 @@ RANDOM = {
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_random_torchvision_transforms_draw_for_every_sample(name):
+def test_random_torchvision_transforms_draw_separately_for_every_sample(name):
     torch.manual_seed(0)
     same = images(batch=1, channels=3, height=12, width=12).expand(32, -1, -1, -1)
     changed = BatchTransforms([RANDOM[name]])(same)

@@ -1,4 +1,4 @@
-"""Two processes (gloo, CPU) share a run directory, use each sample once, and compute the same metrics as one."""
+"""Two processes (gloo, CPU) share a run directory, use each sample once and compute the same metrics as one process."""
 
 import csv
 import json
@@ -37,7 +37,7 @@ def by_scikit_learn(table):
 def test_a_run_with_two_processes_matches_a_single_process(tmp_path):
     """Every sample counts once, metrics match a single process with the same weights, and only one process writes.
 
-    Torchmetrics' values equal scikit-learn's with one and two processes.
+    The values of torchmetrics match scikit-learn's, both with one process and with two.
     """
     printed = run_in(
         tmp_path, "fit", "-c", f"{TOY}/configs/quickstart.yaml", "-c", f"{TOY}/configs/overlays/ddp.yaml",

@@ -18,7 +18,7 @@ DOUBLE = """--trainer.precision=64-true --trainer.callbacks=[{"class_path":"Chec
 
 @pytest.mark.slow
 def test_a_run_resumes_with_different_micro_batches_from_any_step(lit, monkeypatch):
-    """The last step has fewer samples. Runs stop during training or validation, and the schedule uses their length."""
+    """The last step has fewer samples. Runs stop in training or validation, and the schedule spans the whole run."""
     command = f"{FIT} {DOUBLE} --trainer.max_epochs=2 --data.eval_batch_size=60"
     whole = lit(f"{command} --data.batch_size=120 --run_name=whole")
     assert whole.status == 0, whole.err
@@ -38,7 +38,7 @@ def test_a_run_resumes_with_different_micro_batches_from_any_step(lit, monkeypat
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("precision", "largest"), [(DOUBLE, 1e-12), ("", 1e-6)])
 def test_resuming_with_2_4_and_1_processes_matches_a_single_process_run(tmp_path, precision, largest):
-    """Steps have 8 samples, or 1 at the end of an epoch, in up to four micro-batches. Runs stop within epochs."""
+    """Steps have 8 samples, or 1 at the end of an epoch, in up to four micro-batches. Runs stop mid-epoch."""
     steps = "--model.schedulers=null --data.batch_size=null --data.global_batch_size=8 --trainer.max_epochs=4"
     fit = f"{FIT} {precision} {steps}"
     run_in(tmp_path, *fit.split(), "--run_name=whole")
@@ -74,7 +74,7 @@ def test_gradients_of_layers_unfrozen_later_are_averaged_over_processes(lit, tmp
      "GradientAccumulationScheduler does not support global_batch_size"),
     ("--data.batch_size=null --data.global_batch_size=64 --find batch_size", "no batch_size to tune: set batch_size"),
 ])  # fmt: skip
-def test_contradictory_batch_sizes_are_a_one_line_error(lit, options, message):
+def test_contradictory_batch_sizes_cause_a_one_line_error(lit, options, message):
     result = lit(f"{FIT} {options}")
     assert (result.status, len(result.err.splitlines())) == (2, 1)
     assert message in result.err

@@ -46,7 +46,7 @@ def agent(monkeypatch):
 
 
 def test_restarted_processes_do_not_see_keys_of_earlier_processes(agent):
-    """Without this, restarted processes would read the addresses of dead processes in the agent's store."""
+    """Otherwise, restarted processes would read the addresses of dead processes from the agent's store."""
     for ranks in ((0, 1), (1, 0), (0, 1)):  # the second process to start may be rank 0
         parts = meet(agent, *ranks)
         assert not any(part.check(["address"]) for part in parts)
@@ -81,7 +81,7 @@ def test_all_processes_reject_different_versions():
 
 
 def test_a_port_in_use_is_reported_and_stops_all_processes(in_a_second):
-    """Rank 0 fails immediately. The other would wait forever for an answer from the program that uses the port."""
+    """Rank 0 fails immediately. The other rank would wait forever for an answer from the program that uses the port."""
     before = set(threading.enumerate())
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]

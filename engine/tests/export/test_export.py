@@ -1,4 +1,4 @@
-"""Exported files match the outputs of `predict` in processes without the project, Lightning or torch."""
+"""Exported files give the same outputs as `predict` in processes that import neither the project nor Lightning."""
 
 import csv
 import json
@@ -171,7 +171,7 @@ def refused(lit: Lit, run: Path, *parts: str, options: str = "") -> None:
 
 
 @pytest.mark.parametrize("shift", [0.01, float("nan")])
-def test_a_file_that_differs_from_predict_is_not_written(lit, trained, monkeypatch, shift):
+def test_a_file_whose_outputs_differ_from_predict_is_not_written(lit, trained, monkeypatch, shift):
     def wrong(*args):
         run = files.write_pt2(*args)
         return lambda *inputs: [value + shift for value in run(*inputs)]
@@ -189,7 +189,7 @@ def test_a_task_without_an_exported_method_exports_its_forward(lit, trained, exp
     np.testing.assert_allclose(logits, task(torch.from_numpy(images)).detach(), atol=1e-5)
 
 
-def test_bad_input_is_a_one_line_error(lit, trained, monkeypatch):
+def test_bad_input_causes_a_one_line_error(lit, trained, monkeypatch):
     refused(lit, trained, "no format 'onxx'; did you mean onnx?", options="--format pt2,onxx")
     refused(lit, trained, "no format 'zip'; choose from pt2, onnx, safetensors", options="--format zip")
     refused(lit, trained, "no such checkpoint: nope", options="--ckpt_path nope")

@@ -1,4 +1,4 @@
-"""The W&B logger with the real client: offline, with a server in this process, and when W&B fails."""
+"""Tests TensorBoard, and W&B with its real client: offline, with a server in this process, and when W&B fails."""
 
 import json
 import os
@@ -26,7 +26,7 @@ FIT = (
 
 @pytest.fixture(autouse=True)
 def _nothing_of_the_user(tmp_path, monkeypatch):
-    """Remove API keys, and use an empty home folder and no server: port 9 on this machine rejects connections."""
+    """Remove API keys, and use an empty home folder and a local port (9) that rejects connections."""
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
     for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR"):  # the logger sets these
@@ -55,7 +55,7 @@ def server(monkeypatch):
         assert not unknown, unknown
 
 
-def test_without_a_key_it_logs_offline_into_the_run_directory(lit, tmp_path):
+def test_without_an_api_key_wandb_logs_offline_into_the_run_directory(lit, tmp_path):
     done = lit(FIT, "--trainer.logger.log_checkpoints=true")
     assert done.status == 0, done.err
     files = list(done.run.glob("wandb/offline-run-*"))
@@ -135,7 +135,7 @@ def test_a_plain_lightning_module_keeps_its_metric_names(lit, server, workspace,
 
 
 @pytest.mark.slow
-def test_a_resumed_run_continues_its_wandb_run_and_repeats_the_same_values(lit, server):
+def test_a_resumed_run_continues_its_wandb_run_and_logs_the_same_values_again(lit, server):
     run = lit(FIT, "--trainer.max_epochs=1 --model.schedulers=null --trainer.log_every_n_steps=1").run
     shutil.copytree(run / "checkpoints", run / "earlier")
     resume = f"fit --run {run} --trainer.max_epochs=2"
@@ -168,7 +168,7 @@ def test_a_resumed_run_sends_rows_the_server_missed_before_a_kill(server, tmp_pa
     (run,) = server.runs.values()
     del run.rows[received:]
     resumed = WandbLogger(str(tmp_path))
-    resumed.log_metrics({"lr": 0.25}, 2)  # the run repeats steps after the checkpoint of step 1
+    resumed.log_metrics({"lr": 0.25}, 2)  # the run repeats the steps after its last checkpoint, saved at step 1
     resumed.log_metrics({"lr": 0.25}, 3)
     resumed.finish(0)
     sent = {(row["trainer/global_step"], name, row[name]) for row in run.rows for name in row if name[0] != "_"}
@@ -192,13 +192,13 @@ def test_a_finished_run_sends_missing_rows_when_resumed(server, tmp_path):
     assert run.logged("loss")[-2:] == [0.125, 0.25]
 
 
-def test_a_separate_test_is_logged_at_the_last_step_of_the_run(server, tmp_path):
+def test_metrics_of_a_separate_test_are_logged_at_the_last_step_of_the_run(server, tmp_path):
     table = MetricsCSV(tmp_path)
     for step in range(3):
         table.log_metrics({"loss": 1.0}, step)
     table.save()
     logger = WandbLogger(str(tmp_path))
-    logger.log_metrics({"epoch": 0, "test/loss": 0.5}, 0)  # like Lightning
+    logger.log_metrics({"epoch": 0, "test/loss": 0.5}, 0)  # as Lightning does
     logger.finish(0)
     (run,) = server.runs.values()
     (row,) = [row for row in run.rows if "test/loss" in row]
@@ -206,7 +206,7 @@ def test_a_separate_test_is_logged_at_the_last_step_of_the_run(server, tmp_path)
     assert "epoch" not in row
 
 
-def test_the_environment_overrides_the_mode(server, tmp_path, monkeypatch):
+def test_the_wandb_mode_variable_overrides_the_mode_argument(server, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     logger = WandbLogger(str(tmp_path), mode="online")
     logger.log_metrics({"loss": 1.0}, 1)
@@ -228,7 +228,7 @@ def test_a_failed_run_is_reported_as_failed(lit, server):
 
 
 @pytest.mark.slow
-def test_an_unreachable_server_prints_a_note_and_logs_offline(lit, monkeypatch):
+def test_wandb_prints_a_note_and_logs_offline_if_the_server_is_unreachable(lit, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     done = lit(FIT, "--trainer.logger.init_timeout=2")
     assert done.status == 0, done.err

@@ -13,7 +13,7 @@ LR = 0.8
 
 
 class Noted(Task):
-    """Task that records rates and momenta at each optimizer step. `losses` are the validation losses by epoch."""
+    """Task that records learning rates and momenta at each step. `losses` are the validation losses by epoch."""
 
     def __init__(self, optimizer, schedulers, losses):
         super().__init__(optimizer, schedulers)

@@ -32,19 +32,19 @@ LENGTHS = {
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-def test_cosine(train, name):
+def test_cosine_schedule_matches_its_formula(train, name):
     kwargs, steps = LENGTHS[name]
     eta_min = 0.1
     task = train(Schedule(partial(CosineAnnealingLR, eta_min=eta_min), "step"), **kwargs)
     assert task.rates == close(cosine(step, steps, end=eta_min) for step in range(steps))
 
 
-def test_polynomial(train):
+def test_polynomial_schedule_matches_its_formula(train):
     task = train(Schedule(partial(PolynomialLR, power=2.0), "step"))
     assert task.rates == close(LR * (1 - step / 10) ** 2 for step in range(10))
 
 
-def test_inverse_square_root(train):
+def test_inverse_square_root_schedule_matches_its_formula(train):
     task = train(Schedule(partial(InverseSqrtLR, warmup_steps=4), "step"))
     assert task.rates == close(LR * rate for rate in [0.25, 0.5, 0.75, 1, *((4 / n) ** 0.5 for n in range(5, 11))])
     with pytest.raises(UserError, match="warmup_steps must be at least 1, got 0"):
@@ -52,7 +52,7 @@ def test_inverse_square_root(train):
 
 
 @pytest.mark.parametrize("pct_start", [0.4, 1 / 11])
-def test_one_cycle(train, pct_start):
+def test_one_cycle_schedule_matches_its_formula(train, pct_start):
     steps = 10
     momentum = partial(torch.optim.SGD, lr=LR, momentum=0.5)
     task = train(Schedule(partial(OneCycleLR, pct_start=pct_start), "step"), optimizer=momentum)
@@ -69,21 +69,21 @@ def test_one_cycle(train, pct_start):
     assert task.momenta == close(momenta)
 
 
-def test_one_cycle_uses_each_groups_optimizer_rate_as_its_peak(train):
+def test_one_cycle_peaks_at_the_optimizer_rate_of_each_group(train):
     schedule = Schedule(partial(OneCycleLR, cycle_momentum=False), "step")
     task = train(schedule, batches=9, kind=Groups)
     assert [max(rates) for rates in zip(*task.rates, strict=True)] == close([0.1, LR])
 
 
 @pytest.mark.parametrize(("milestone", "border"), [(4, 4), (0.25, 5)])
-def test_warm_up_then_cosine(train, milestone, border):
+def test_warm_up_followed_by_cosine_matches_the_formula(train, milestone, border):
     parts = [partial(LinearLR, start_factor=0.1), CosineAnnealingLR]
     task = train(Schedule(partial(SequentialLR, schedulers=parts, milestones=[milestone]), "step"), batches=20)
     warm = [LR * line(step, border, 0.1) for step in range(border)]
     assert task.rates == close(warm + [cosine(step, 20 - border) for step in range(20 - border)])
 
 
-def test_several_schedules_multiply(train):
+def test_factors_of_several_schedules_are_multiplied(train):
     factors = [
         partial(LinearLR, start_factor=0.2),
         partial(torch_schedulers.ExponentialLR, gamma=0.9),
@@ -125,7 +125,7 @@ def test_horizon_accounts_for_accumulation_that_changes_between_epochs(train, in
 
 
 def test_horizon_of_a_schedule_with_a_frequency_is_rounded_up(train):
-    """Every third of ten steps calls the schedule. If the horizon were rounded down, it would end too early."""
+    """The schedule steps after every third of ten steps. If its horizon were rounded down, it would end too early."""
     lengths = []
 
     class Planned(torch_schedulers.LambdaLR):

@@ -1,4 +1,4 @@
-"""Learning rates that depend on a metric."""
+"""Tests learning rates that depend on a metric."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ from lit_engine.training.schedules import Schedule
 def test_plateau_lowers_the_rate_when_the_metric_stops_falling(train):
     plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.1, patience=1)
     losses = [1.0, 0.9, 0.95, 0.92, 0.8, 0.7, 0.7, 0.7]
-    # There is no improvement for two epochs after the fourth and the eighth epoch.
+    # At the end of the fourth and the eighth epoch, the metric has not improved for two epochs.
     task = train(Schedule(plateau, "epoch", monitor="val/loss"), batches=2, max_epochs=8, losses=losses)
     assert task.rates == close([LR] * 8 + [0.1 * LR] * 8)
 
@@ -34,7 +34,7 @@ def test_plateau_may_monitor_a_training_metric(train):
 def test_epochs_without_validation_do_not_count_as_bad_epochs(train):
     plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
     schedule = Schedule(plateau, "epoch", monitor="val/loss")
-    # Only the second, fourth and sixth epoch are validated, and the loss rises once.
+    # Validation runs only in the second, fourth and sixth epochs, and its loss rises once.
     losses = [9.0, 1.0, 9.0, 2.0, 9.0, 0.5]
     task = train(schedule, batches=1, max_epochs=6, losses=losses, check_val_every_n_epoch=2)
     assert task.rates == close([LR] * 4 + [LR / 2] * 2)
@@ -49,6 +49,6 @@ def test_rejects_monitoring_a_validation_metric_without_validation(train):
 def test_plateau_with_frequency_two_sees_every_second_epoch(train):
     plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
     schedule = Schedule(plateau, "epoch", frequency=2, monitor="val/loss")
-    # The schedule sees the second, fourth and sixth epoch, and the loss rises in the fourth.
+    # The schedule sees the second, fourth and sixth epochs, and the loss rises in the fourth.
     task = train(schedule, batches=1, max_epochs=7, losses=[9.0, 1.0, 0.1, 2.0, 0.1, 0.5, 0.1])
     assert task.rates == close([LR] * 4 + [LR / 2] * 3)

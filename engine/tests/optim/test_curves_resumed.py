@@ -31,7 +31,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_run_resumed_within_an_epoch_continues_the_curve(train, tmp_path, name):
+def test_a_run_resumed_within_an_epoch_continues_the_curve(train, tmp_path, name):
     step = 7
     whole = train(*SCHEDULES[name], callbacks=[SaveAt(step, tmp_path / "saved.ckpt")], **RUN)
     resumed = train(*SCHEDULES[name], checkpoint=tmp_path / "saved.ckpt", **RUN)
@@ -62,7 +62,7 @@ def test_torch_schedulers_match_plain_pytorch(train, factory, interval):
     assert train(Schedule(factory, interval), **RUN).rates == pytest.approx(by_hand, rel=1e-9)
 
 
-def test_plateau_after_a_warm_up(train):
+def test_warm_up_and_plateau_factors_are_multiplied(train):
     """The rate is the product of a warm-up over two epochs and a factor of 0.5 whenever the loss does not fall."""
     warm_up = partial(torch_schedulers.LinearLR, start_factor=0.2, total_iters=10)
     task = train(Schedule(warm_up, "step"), PLATEAU, **{**RUN, "losses": [1.0, 0.9, 1.0, 1.1]})

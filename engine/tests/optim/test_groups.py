@@ -42,7 +42,7 @@ def test_groups_by_module_path_have_their_own_rate_and_options():
     assert names(module, head) == {"head.weight", "head.bias"}
 
 
-def test_no_decay_on_norms_and_biases():
+def test_norms_and_biases_can_be_excluded_from_weight_decay():
     module = net()
     optim = optimizer(module, ParameterGroups(decay_norms_and_biases=False))
     everything_once(module, optim)

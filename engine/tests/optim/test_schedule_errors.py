@@ -51,7 +51,7 @@ def sequence(*milestones, schedulers=(LinearLR, CosineAnnealingLR)):
     return Schedule(partial(SequentialLR, schedulers=schedulers, milestones=milestones), "step")
 
 
-def test_milestone_beyond_the_run(error_of):
+def test_rejects_a_milestone_beyond_the_end_of_the_run(error_of):
     assert error_of(sequence(10)) == "milestone 10 of SequentialLR is not within the run, which ends at 10"
     assert "which ends at 5" in error_of(sequence(6), accumulate_grad_batches=2)
     assert "which ends at 3" in error_of(sequence(6), max_steps=3)
@@ -97,7 +97,7 @@ def test_rejects_schedules_incompatible_with_parameter_group_rates(error_of):
         assert "eta_min 0.02 is above the rate of a parameter group, 0.01" in error_of(schedule, groups=groups)
 
 
-def test_frequency_below_one(error_of):
+def test_rejects_a_frequency_below_one(error_of):
     message = error_of(Schedule(CosineAnnealingLR, "step", frequency=0))
     assert message == "schedulers[0]: frequency must be at least 1, got 0"
 
@@ -110,7 +110,7 @@ def test_monitor_is_required_for_plateaus_and_rejected_for_other_schedules(error
         assert "ReduceLROnPlateau needs a metric to monitor" in error_of(schedule)
 
 
-def test_refuses_to_multiply_schedules_that_are_not_factors(error_of):
+def test_rejects_multiplying_schedules_that_are_not_factors(error_of):
     for scheduler in (
         ONE_CYCLE,
         partial(torch_schedulers.LambdaLR, lr_lambda=lambda step: 0.9**step),

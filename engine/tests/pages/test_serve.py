@@ -1,4 +1,4 @@
-"""`serve` returns the predictions of `predict` to programs and browsers."""
+"""`serve` returns the same predictions as `predict` to programs and browsers."""
 
 import base64
 import io
@@ -131,7 +131,7 @@ def test_answers_many_clients_and_ignores_disconnected_ones(serve, trained, pict
         clients = [socket.create_connection(place) for _ in range(20)]
         for number, client in enumerate(clients):
             client.sendall(head + digit)
-            if number % 10 == 9:  # reset before the response
+            if number % 10 == 9:  # reset the connection before the response
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 client.close()
         replies = [client.makefile("rb").read() for client in clients if client.fileno() != -1]
@@ -171,7 +171,7 @@ def test_table_page_has_column_fields_despite_an_input_shape():
     assert '<input name="weight"' in page
 
 
-def test_invalid_options_are_one_line_errors(lit, trained, monkeypatch):
+def test_invalid_options_cause_one_line_errors(lit, trained, monkeypatch):
     def refused(*parts):
         result = lit("serve", *parts)
         assert (result.status, result.err.count("\n")) == (2, 1), result.err
@@ -195,7 +195,7 @@ document.dispatchEvent(new DragEvent("drop", {dataTransfer: data}));
 
 
 @pytest.mark.slow
-def test_a_digit_is_chosen_dropped_or_drawn_in_the_browser(serve, trained, pictures, browser):
+def test_a_digit_can_be_chosen_dropped_or_drawn_in_the_browser(serve, trained, pictures, browser):
     def ask(address):
         with opened(browser, address) as page:
             for file in sorted(pictures.iterdir()):

@@ -1,4 +1,4 @@
-"""A classifier with a MetricCollection, the same name for the loss in all stages, and dicts as batches."""
+"""A classifier with a MetricCollection, the same loss name in all stages, and batches that are dicts."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""An autoencoder as in the introduction of the Lightning docs: no validation, no prediction step, no test."""
+"""An autoencoder as in the introduction to Lightning, without validation, test or prediction steps."""
 
 import torch
 import torch.nn.functional as F

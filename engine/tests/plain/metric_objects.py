@@ -1,4 +1,4 @@
-"""A classifier with logged metric objects, names with underscores, and numbers and strings as constructor arguments."""
+"""A classifier that logs metric objects under names with underscores, and is configured by numbers and a string."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Features of plain modules listed in docs/lightning.md that test_plain.py does not cover."""
+"""Tests features of plain modules that docs/lightning.md lists but test_plain.py does not cover."""
 
 import csv
 import json
@@ -23,7 +23,7 @@ from lit_engine.training.saver import Signals
 
 
 class Labelled(Classifier):
-    """Predicts columns that can be compared."""
+    """Predicts columns that `compare --test` can use."""
 
     def predict_step(self, batch, batch_idx):
         return {"prediction": self(batch[0]).argmax(dim=1), "target": batch[1]}
@@ -105,7 +105,7 @@ class Padded(Mean):
 
 
 class Tested(Three):
-    """The same samples for testing."""
+    """Uses the training samples for testing, too."""
 
     def test_dataloader(self):
         return self.train_dataloader()
@@ -126,8 +126,8 @@ class OfNamed(Mean):
         return super().training_step(batch["a"], batch_idx)
 
 
-def test_loaders_are_created_once(lit):
-    """Lightning creates the loaders to format a data module, and jsonargparse formats it for a debug message."""
+def test_loaders_are_created_only_once(lit):
+    """Formatting a data module as text makes Lightning create its loaders, and jsonargparse does so for debugging."""
     result = lit("fit --model=test_features.OfNamed --data=test_features.Named --trainer.max_epochs=1")
     assert result.status == 0, result.err
     assert Named.created == 1
@@ -190,7 +190,7 @@ def test_unsupported_test_step_outputs_are_not_drawn(lit):
     assert {path.name for path in (done.run / "figures").iterdir()} == {"learning_curves.png"}
 
 
-def test_predictions_on_new_samples(lit):
+def test_predictions_on_new_samples_match_the_model(lit):
     samples = np.random.default_rng(0).normal(size=(3, 20))
     Path("new").mkdir()
     for number, sample in enumerate(samples):
@@ -226,7 +226,7 @@ def test_accumulated_gradients_are_the_mean_of_the_batch_means(lit):
     run = lit("fit --model test_features.Mean --data test_features.Three --epochs 1 "
               "--trainer.accumulate_grad_batches=2").run  # fmt: skip
     mean = read(run / "checkpoints" / "last.ckpt")["state_dict"]["mean"]
-    assert mean == pytest.approx(0.1 * 2 * (0 + 3) / 2)  # and not / 3
+    assert mean == pytest.approx(0.1 * 2 * (0 + 3) / 2)  # divided by two batches, not by three samples
 
 
 def test_two_processes_average_gradients_and_metrics(workspace):

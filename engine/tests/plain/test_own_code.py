@@ -1,4 +1,4 @@
-"""Code that is common in LightningModules but that `Task` does not use, such as hooks that freeze layers."""
+"""Tests code that is common in LightningModules but not used by `Task`, such as hooks that freeze layers."""
 
 import csv
 import json
@@ -76,7 +76,7 @@ class Late(Simple):
 
 
 class InSetup(Late):
-    """Creates lazy layers when the number of columns in the data is known."""
+    """Creates lazy layers once the number of columns in the data is known."""
 
     configure_model = LightningModule.configure_model
 
@@ -283,7 +283,7 @@ def test_extending_a_finished_run_matches_a_longer_run_bit_for_bit(lit, data):
 
 
 class Curriculum(Sampler):
-    """Yields one batch with the samples below an index that the module changes."""
+    """Yields one batch with all samples below an index, which the module changes."""
 
     end = 0
 
@@ -310,14 +310,14 @@ class Learning(Simple):
         return super().training_step(batch, batch_idx)
 
 
-def test_a_hook_changes_the_loader_and_passes_a_tensor_to_the_logger(lit):
+def test_a_hook_may_change_the_loader_and_pass_a_tensor_to_the_logger(lit):
     fit = lit(f"fit --model test_own_code.Learning {DATA} --data test_own_code.Curricular")
     assert fit.status == 0, fit.err
     rows = csv.DictReader((fit.run / "metrics.csv").open())
     assert [row["samples"] for row in rows if row["samples"]] == ["10", "20"]
 
 
-def test_buffers_of_other_shapes_are_loaded_if_their_module_resizes_them(lit):
+def test_buffers_of_different_shapes_are_loaded_if_their_module_resizes_them(lit):
     run = lit(f"fit --model test_own_code.Observing {DATA} --name parent").run
     assert lit(f"predict {run}").status == 0
     forked = lit(f"fit --fork {run} --name child --epochs 3")
@@ -381,7 +381,7 @@ def test_find_lr_works_for_a_module_with_its_own_callbacks(lit):
     assert "suggested: --model.learning_rate=" in done.out
 
 
-def test_a_best_checkpoint_outside_the_run(lit):
+def test_the_best_checkpoint_may_be_outside_the_run(lit):
     callback = "{class_path: ModelCheckpoint, init_args: {monitor: val_acc, mode: max, dirpath: elsewhere}}"
     run = lit(f"fit --model test_own_code.Simple {DATA}", ["--trainer.callbacks+=" + callback]).run
     (best,) = Path("elsewhere").resolve().glob("*.ckpt")
@@ -405,7 +405,7 @@ def test_images_are_logged_to_tensorboard(lit, overlay):
         assert "noise" in events.Tags()["images"]
 
 
-def test_layers_that_a_callback_adds(lit):
+def test_runs_with_layers_added_by_a_callback_can_be_resumed_and_tested(lit):
     run = lit(f"fit --model test_own_code.Simple {DATA} --trainer.callbacks+=test_own_code.Probe").run
     for command in ("fit --epochs 3", "test"):
         again = lit(f"{command} --run {run}")
@@ -423,7 +423,7 @@ def test_weights_that_a_load_hook_no_longer_adds_are_reported_as_missing(lit, mo
 
 
 @pytest.mark.parametrize("model", ["Late", "InSetup", "Lazy", "Teacher"])
-def test_weights_that_are_created_in_a_hook(lit, model):
+def test_commands_support_weights_that_are_created_or_added_in_a_hook(lit, model):
     done = lit(f"fit --model test_own_code.{model} {DATA}")
     assert done.status == 0, done.err
     assert f"{model}: " in done.out
@@ -485,7 +485,7 @@ def test_validate_prints_no_hint_about_keeping_the_best_checkpoint(lit):
     assert "no best checkpoint is kept" not in lit(f"validate --run {run}").out
 
 
-def test_validation_of_a_split_that_is_created_for_fit(lit):
+def test_validate_can_use_a_split_that_setup_creates_only_for_fit(lit):
     run = lit("fit --model test_own_code.Simple --data test_own_code.Staged --epochs 1").run
     done = lit(f"validate {run}")
     assert done.status == 0, done.err

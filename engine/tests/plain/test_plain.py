@@ -124,7 +124,7 @@ def columns_of(file):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_command_works(lit, name):
+def test_every_command_supports_plain_modules(lit, name):
     kind = KINDS[name]
     result = lit(command(name, run_name="a", test_after_fit="true"))
     assert result.status == 0, result.err
@@ -238,7 +238,7 @@ def test_find_lr_and_plot_lr_reject_manual_optimization(lit, option):
     assert result.err.strip().endswith("needs automatic optimization, but GAN optimizes manually")
 
 
-def test_a_run_with_lightnings_model_checkpoint_records_the_best_and_resumes(lit):
+def test_a_run_with_model_checkpoint_records_the_best_score_and_can_resume(lit):
     chosen = "[{class_path: ModelCheckpoint, init_args: {monitor: acc/val, mode: max, save_last: true}}]"
     fit = lit(command("plateau"), ["--trainer.callbacks=" + chosen])
     fit_section = sections_of(fit.run)["fit"]
@@ -617,14 +617,14 @@ def test_dict_and_tuple_outputs_of_forward_can_be_exported(lit, unusual, name):
     assert exported.status == 0, exported.err
 
 
-def test_exporting_inputs_of_different_lengths_is_a_one_line_error(lit, unusual):
+def test_exporting_inputs_of_different_lengths_causes_a_one_line_error(lit, unusual):
     run = lit("fit --model unusual.Recurrent --data unusual.Lengths --trainer.max_epochs=1").run
     assert "the file rejects a batch" in line_of_error(lit(f"export {run}"))
 
 
 @pytest.mark.parametrize("data", ["Streaming", "Keeping"])
-def test_an_iterable_dataset_starts_over(lit, unusual, data):
-    """A loader that keeps its iterator also starts over."""
+def test_an_iterable_dataset_starts_over_when_a_run_resumes_mid_epoch(lit, unusual, data):
+    """So does a loader that keeps its iterator."""
     stop = "{class_path: test_plain.StopAfter, init_args: {batches: 4}}"
     options = "--trainer.max_epochs=1 --trainer.max_steps=50"
     cut = lit(f"fit --model plateau.Plateau --data unusual.{data} {options}", ["--trainer.callbacks+=" + stop])
@@ -635,7 +635,7 @@ def test_an_iterable_dataset_starts_over(lit, unusual, data):
 
 
 @pytest.mark.parametrize("data", ["Stateful", "StatefulStream"])
-def test_a_stateful_dataloader_of_torchdata_resumes_bit_for_bit(lit, unusual, monkeypatch, data):
+def test_a_stateful_dataloader_from_torchdata_resumes_bit_for_bit(lit, unusual, monkeypatch, data):
     # torch waits this long for a worker of an iterator that is garbage-collected. The default is 5 s.
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
     fit = f"fit --model metric_objects.Classifier --data unusual.{data}"
@@ -699,7 +699,7 @@ def test_a_run_stopped_by_its_module_counts_as_finished(lit, unusual, name, step
     assert read(run / "checkpoints" / "last.ckpt")["global_step"] == 30
 
 
-def test_objects_that_are_defaults_need_no_config(lit, unusual):
+def test_default_arguments_may_be_objects_that_the_config_omits(lit, unusual):
     run = lit("fit --data=metric_objects.Data --model=unusual.Defaults --trainer.max_epochs=1").run
     assert yaml.safe_load((run / "config.yaml").read_text())["model"] == {"class_path": "unusual.Defaults"}
     assert lit(f"fit {run}").status == 0
@@ -766,7 +766,7 @@ def test_load_data_supports_a_module_with_its_own_dataloaders(lit):
     assert len(load_data(run, "test").test_dataloader().dataset) == 64
 
 
-def test_data_or_dataloaders_are_needed(lit):
+def test_commands_need_data_or_a_module_with_dataloaders(lit):
     for command in ("fit", "test --ckpt_path=last.ckpt"):
         message = line_of_error(lit(f"{command} --model metric_objects.Classifier"))
         assert message.startswith("error: Classifier has no dataloaders: set --data to a LightningDataModule")
@@ -792,7 +792,7 @@ def test_predictions_of_two_processes_match_one_process(lit):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_repeat(lit, name):
+def test_repeat_supports_plain_modules(lit, name):
     kind = KINDS[name]
     result = lit(command(name).replace("fit ", "repeat ", 1), "--seeds 1 2")
     assert result.status == 0, result.err
@@ -803,7 +803,7 @@ def test_repeat(lit, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_sweep(lit, name):
+def test_sweep_supports_plain_modules(lit, name):
     metric = KINDS[name].monitor or KINDS[name].fit[-1]
     options = [word for word in command(name).split() if word.startswith("--model.")]
     words = ["toy", "fit", *classes_of(name), *options]

@@ -1,4 +1,4 @@
-"""Weight averaging on the command line, and the test of the averaged weights after training."""
+"""Tests weight averaging on the command line, including the test of the averaged weights after training."""
 
 import json
 
@@ -68,7 +68,7 @@ def test_complex_weights_are_averaged(tmp_path):
 
 def test_average_ignores_checkpoints_not_saved_by_keep_last(tmp_path):
     (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "epoch=3-step=400.ckpt").touch()  # a file of Lightning's ModelCheckpoint
+    (tmp_path / "checkpoints" / "epoch=3-step=400.ckpt").touch()  # saved by Lightning's ModelCheckpoint
     with pytest.raises(RunError, match="no checkpoints to average: set keep_last"):
         choose_checkpoint(RunDir(tmp_path), "average")
 
@@ -88,7 +88,7 @@ def test_the_test_after_fit_matches_a_separate_test_of_the_run(lit, overlay, rec
     assert after_fit["test/accuracy"] > 0.8  # even in a short run, the average is not dominated by the first steps
 
 
-def test_two_averages_are_an_error(lit):
+def test_a_run_cannot_use_two_weight_averages(lit):
     overlays = "-c configs/overlays/ema.yaml -c configs/overlays/swa.yaml"
     result = lit(f"fit -c configs/quickstart.yaml {overlays}")
     assert result.status == 2

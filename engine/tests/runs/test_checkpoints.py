@@ -49,7 +49,7 @@ def test_save_and_load_round_trip(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["a.ckpt"]
 
 
-def test_a_full_disk_keeps_the_old_file_and_no_partial_file(tmp_path, full_disk):
+def test_a_full_disk_leaves_the_old_file_and_no_partial_file(tmp_path, full_disk):
     path = save(tmp_path / "last.ckpt", step=1)
     before = path.read_bytes()
     with pytest.raises(CheckpointError) as error:
@@ -59,7 +59,7 @@ def test_a_full_disk_keeps_the_old_file_and_no_partial_file(tmp_path, full_disk)
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
 
 
-def test_flipped_bytes_are_an_error_or_change_nothing(tmp_path):
+def test_flipped_bits_cause_an_error_or_change_nothing(tmp_path):
     path = save(tmp_path / "a.ckpt")
     whole = path.read_bytes()
     chosen = random.Random(0)
@@ -85,7 +85,7 @@ def test_rejects_files_that_are_not_checkpoints(tmp_path, garbage):
         read(path)
 
 
-def test_missing_file_and_folder_are_errors(tmp_path):
+def test_a_missing_file_or_a_folder_causes_an_error(tmp_path):
     with pytest.raises(CheckpointError, match=r"no such checkpoint: .*missing.ckpt"):
         read(tmp_path / "missing.ckpt")
     with pytest.raises(CheckpointError, match="no such checkpoint"):

@@ -11,8 +11,8 @@ from helpers import TINY, differences, same_weights
 from lit_engine.checkpoints.io import read
 
 
-def test_resume_at_an_epoch_boundary_equals_the_uninterrupted_run(lit):
-    """Weights, optimizer, schedule and history are equal bit for bit, with dropout and augmentation."""
+def test_resuming_at_an_epoch_end_matches_an_uninterrupted_run(lit):
+    """Weights, optimizer, schedule and history are equal bit for bit, even with dropout and augmentation."""
     # Without schedules, the first half does not depend on the length of the run.
     options = (
         "-c configs/quickstart.yaml --model.schedulers=null --model.net.dropout=0.2 --data.batch_size=100 "
@@ -73,7 +73,7 @@ def test_read_only_commands_do_not_change_a_run(lit, trained, capfd):
     assert (trained / "provenance.json").read_text() == entries
 
 
-def test_warm_start_loads_weights_only_into_a_new_run(lit, trained):
+def test_warm_start_loads_only_the_weights_into_a_new_run(lit, trained):
     options = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --test_after_fit=false"
     same = lit(f"fit {options} --init_from {trained} --model.optimizer.lr=0 --model.schedulers=null")
     assert same.status == 0, same.err
@@ -85,7 +85,7 @@ def test_warm_start_loads_weights_only_into_a_new_run(lit, trained):
 
 
 def test_a_run_stopped_mid_epoch_resumes_with_the_rest_of_the_epoch(lit):
-    """Each epoch has 13 batches, so 5 steps end within the first epoch, and 20 within the second."""
+    """Each epoch has 13 batches, so step 5 is within the first epoch, and step 20 within the second."""
     options = "-c configs/quickstart.yaml --model.schedulers=null --data.batch_size=100 --test_after_fit=false"
     whole = lit(f"fit {options} --trainer.max_steps=31 --run_name=whole")
     cut = lit(f"fit {options} --trainer.max_steps=5 --run_name=cut")
@@ -113,7 +113,7 @@ def test_more_patience_continues_a_run_that_stopped_early(lit):
     assert json.loads((run / "metrics.json").read_text())["fit"]["epochs"] == before + 2
 
 
-def test_resume_with_nothing_to_resume_from_is_an_error(lit, trained):
+def test_resuming_a_run_without_checkpoints_is_an_error(lit, trained):
     for file in (trained / "checkpoints").iterdir():
         file.unlink()
     result = lit(f"fit --run {trained}")

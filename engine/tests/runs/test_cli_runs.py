@@ -147,7 +147,7 @@ def test_partial_evaluation_is_recorded_as_such(lit, trained):
     assert "200 of 360" in result.err
 
 
-def test_predict_on_a_folder_of_images(lit, trained, workspace):
+def test_predictions_on_a_folder_of_images_match_the_test_split(lit, trained, workspace):
     from toy.data import Digits
 
     images, _ = Digits().load("test")
@@ -190,7 +190,7 @@ def test_num_workers_and_pin_memory_apply_to_prediction_images(tmp_path):
     ("cpu", None, "cuda", True), ("cpu", None, "cpu", False), ("cpu", False, "cuda", False),
     ("meta", None, "cuda", False), ("meta", True, "cuda", False),
 ])  # fmt: skip
-def test_batches_are_pinned_for_cuda(tensors, option, device, pins):
+def test_cpu_batches_are_pinned_for_cuda_unless_disabled(tensors, option, device, pins):
     data = SplitData()
     data.batch, data.pin_memory = ImageBatch, option
     data.splits["train"] = torch.zeros(8, 1, 4, 4, device=tensors), torch.zeros(8, device=tensors)
@@ -231,6 +231,6 @@ def test_lightnings_model_checkpoint_can_select_the_best_checkpoint(lit):
     assert result.status == 0, result.err
     assert "best checkpoint: " in result.out
     after_fit = json.loads((result.run / "metrics.json").read_text())["test"]
-    assert "epoch=0" in after_fit["checkpoint"]  # monitoring selects the worst epoch, which is not the last
+    assert "epoch=0" in after_fit["checkpoint"]  # mode max selects the worst epoch, which is not the last
     assert lit(f"test --run {result.run}").status == 0
     assert json.loads((result.run / "metrics.json").read_text())["test"] == after_fit

@@ -101,7 +101,7 @@ def test_a_fork_with_a_new_lr_and_length_advances_the_schedule_to_its_step(lit):
     assert state[0]["step"] == 50  # Adam's moments continue
 
 
-def test_later_rows_of_the_parent_are_not_copied(lit, monkeypatch):
+def test_metrics_after_the_forked_checkpoint_are_not_copied(lit, monkeypatch):
     parent = fit(lit, "--epochs 3", CONSTANT)
     table = parent / "metrics.csv"
     table.write_text(table.read_text().replace("val/accuracy", "val/accuracy/a\u2028b"), encoding="utf-8")
@@ -214,7 +214,7 @@ def test_a_fork_resets_the_best_checkpoint_and_early_stopping(lit):
     ]
 
 
-def test_pages_and_compare_join_the_curves(lit):
+def test_pages_and_compare_join_the_curves_of_a_fork_and_its_parent(lit):
     parent = fit(lit, "--epochs 2 --name parent")
     child = fork(lit, parent, "--lr 0.001 --epochs 3").run
     page = (child / "index.html").read_text()
@@ -234,10 +234,10 @@ def test_a_plain_module_can_be_forked(lit, monkeypatch):
     assert result.status == 0, result.err
     assert files(parent) == before
     (group,) = read(result.run / "checkpoints" / "last.ckpt")["optimizer_states"][0]["param_groups"]
-    assert group["lr"] == 0.5 * 0.5**6  # ExponentialLR, advanced to the step of the fork
+    assert group["lr"] == 0.5 * 0.5**6  # StepLR, advanced to the step of the fork and then continued
 
 
-def test_resume_continues_a_fork_that_exists(lit):
+def test_resume_continues_an_existing_fork(lit):
     parent = fit(lit, "--epochs 1", CONSTANT)
     command = f"fit --fork {parent} --epochs 2 --name child --resume"
     assert "forked " in lit(command).out
@@ -269,7 +269,7 @@ def test_mistakes_are_explained_and_create_no_run(lit, trained, words, message):
     assert files(Path("runs")) == before
 
 
-def test_a_checkpoint_with_weights_only_cannot_be_forked(lit, trained):
+def test_a_weights_only_checkpoint_cannot_be_forked(lit, trained):
     last = trained / "checkpoints" / "last.ckpt"
     content = read(last)
     del content["optimizer_states"]

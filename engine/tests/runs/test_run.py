@@ -37,7 +37,7 @@ def test_name_must_be_a_plain_folder_name(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_advice_if_no_run_can_be_created(tmp_path):
+def test_the_error_if_no_run_can_be_created_suggests_options_to_change(tmp_path):
     with pytest.raises(RunError, match="File name too long; choose a different --runs_dir or --name"):
         RunDir.create(tmp_path, "example", "x" * 300)
     write_text(tmp_path / "file", "")
@@ -135,7 +135,7 @@ def tree(folder):
     return {file.relative_to(folder): file.read_bytes() for file in files}
 
 
-def test_the_patch_reproduces_the_code_that_ran_in_a_clone(tmp_path, git, monkeypatch):
+def test_applying_the_patch_to_a_clone_reproduces_the_code_that_ran(tmp_path, git, monkeypatch):
     """The patch includes changed, removed, binary and new source files, staged or not, and lists other new files."""
     code, clone = tmp_path / "code", tmp_path / "clone"
     (code / "a.py").write_text("a = 2\r\n")

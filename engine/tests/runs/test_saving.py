@@ -1,4 +1,4 @@
-"""Mid-epoch saving and `--resume`, so that an interrupted run loses nothing."""
+"""Tests mid-epoch saving and `--resume`, with which an interrupted run loses nothing."""
 
 import json
 import os
@@ -105,7 +105,7 @@ def test_latest_selects_the_latest_run_overall_or_of_a_config(lit, trained):
     fit = "fit -c configs/other.yaml -c configs/overlays/debug.yaml"
     newer = lit(f"{fit} --test_after_fit=false")
     assert lit(f"{fit} --plot_lr=true").status == 0  # creates only a figure
-    (trained / "config.yaml").touch()  # like copying a run
+    (trained / "config.yaml").touch()  # as if the run had been copied
     assert lit("validate --run latest").run == newer.run
     assert RunDir.open("latest").path == newer.run
     of_config = lit("validate --run latest -c configs/quickstart.yaml")
@@ -149,8 +149,8 @@ def test_a_signal_to_one_of_two_processes_stops_both(tmp_path):
     assert "interrupted; continue with" in (tmp_path / "0.log").read_text()
 
 
-def test_samples_per_step_stay_constant_within_an_epoch(lit, monkeypatch):
-    """Different batches or a different number of processes would skip or repeat samples."""
+def test_rejects_changing_the_samples_per_step_when_resuming_mid_epoch(lit, monkeypatch):
+    """With a different batch size or number of processes, the run would skip or repeat samples."""
     with monkeypatch.context() as patch:
         at_call(patch, ImageClassifier, "training_step", 3, signal.SIGTERM)
         cut = lit(f"{FIT} --model.schedulers=null")

@@ -1,4 +1,4 @@
-"""Subclasses of a task that forward arguments, add metrics, skip batches or draw random numbers."""
+"""Tests subclasses of a task that forward arguments, add metrics, skip batches or draw random numbers."""
 
 import json
 import signal
@@ -155,7 +155,7 @@ def test_resuming_restores_random_states_and_logged_values_exactly(lit, workspac
     fit = f"fit -c configs/quickstart.yaml {TINY} --model=drawing.Random --test_after_fit=false"
     fit += " --trainer.max_epochs=2 --trainer.log_every_n_steps=1"
     whole = lit(f"{fit} --run_name whole").run
-    # Stop mid-epoch, in the validation after the first epoch (the first two calls are the sanity check), and after it.
+    # Stop within an epoch, in the first validation (the first two calls are the sanity check), and right after it.
     for hook, call in (("training_step", 15), ("validation_step", 3), ("on_train_epoch_end", 1)):
         with monkeypatch.context() as patch:
             at_call(patch, ImageClassifier, hook, call, signal.SIGTERM)

@@ -1,7 +1,8 @@
 """Replacement for `toy fit` in tests of sweeps, which writes the files of a run without training.
 
-Values of the trial: `curve` (metric per epoch), `name` of the metric, `pause` (seconds per epoch), `fail`, `kill` (a
-list of epochs after which the process is killed). It locks the run like `fit`, and resumes after its last epoch.
+A trial may set `curve` (the metric in each epoch), `name` (of the metric), `pause` (seconds per epoch), `fail` (an
+error message) and `kill` (a list of epochs after which the process is killed). Like `fit`, this program locks the
+run, and resumes it after its last epoch.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Reading a sweep's YAML file in the W&B format, and errors that name the wrong key."""
+"""Sweep files are read in the W&B format, and errors name the wrong key."""
 
 import json
 
@@ -9,7 +9,7 @@ from lit_engine.errors import UserError
 from lit_engine.tools.sweep.config import SweepConfig
 
 
-def test_the_grid_has_every_point_once(read):
+def test_the_grid_contains_every_point_exactly_once(read):
     points = [read().point(number) for number in range(read().trials(None))]
     assert points[:4] == [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 1, "b": "z"}, {"a": None, "b": "x"}]
     assert len({json.dumps(point) for point in points}) == 6
@@ -31,7 +31,7 @@ def test_hyperband_keeps_the_best_third_by_default(read):
 
 
 @pytest.mark.parametrize("macro", ["${args_json_file}", "${args_json}", "${args}"])
-def test_macros(read, macro):
+def test_macros_expand_to_the_sampled_values_or_their_file(read, macro):
     found = read(command=["toy", "fit", "-c", "x.yaml", macro]).words({"a": None, "b": [1], "c": "x"}, "FILE")
     words = {"${args_json_file}": ["FILE"], "${args_json}": ['{"a": null, "b": [1], "c": "x"}']}
     assert found == ["fit", "-c", "x.yaml", *words.get(macro, ["--a=null", "--b=[1]", "--c=x"])]
@@ -58,7 +58,7 @@ def test_a_drawn_value_cannot_be_overridden(read, option):
         SweepConfig.read(read.file, [option])
 
 
-def test_examples_show_every_value(read):
+def test_examples_include_every_value_and_both_limits(read):
     parameters = {"a": {"values": [1, None]}, "b": {"values": ["x", "y", "z"]}, "c": {"min": 0.5, "max": 2.0}}
     examples = read(method="random", parameters=parameters).examples()
     assert {json.dumps(e["a"]) for e in examples} == {"1", "null"}

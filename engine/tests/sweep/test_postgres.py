@@ -1,4 +1,4 @@
-"""A sweep on two machines: two folders share one study in a real PostgreSQL database, and trials are real fits."""
+"""Simulates a sweep on two machines: two folders share a study in a PostgreSQL database. Trials run the real `fit`."""
 
 import csv
 import os
@@ -77,7 +77,7 @@ class Machine:
         return [int(line.split()[1]) for line in list(self.said) if line.split()[:1] == ["trial"] and word in line]
 
     def kill(self):
-        """Simulate a power failure. Return the current trial, which has already trained."""
+        """Simulate a power failure during a trial that has saved a checkpoint, and return the number of the trial."""
         while self.process.poll() is None:
             finished, started = self.trials("finished"), self.trials("started")
             if finished and started[-1] != finished[-1] and self.saved(started[-1]):
@@ -109,7 +109,7 @@ def test_two_machines_share_trials_and_one_takes_over_from_a_lost_machine(tmp_pa
             machine.process.kill()
     assert number in other.trials("started")
     done = [*lost.trials("finished"), *other.trials("finished")]
-    assert sorted(done) == list(range(TRIALS))  # each once
+    assert sorted(done) == list(range(TRIALS))  # each trial finished exactly once
     assert 0 < len(lost.trials("finished")) < TRIALS - 1
     begun = {path.name for machine in machines for path in machine.folder.glob("sweeps/seeds/quickstart/*")}
     assert len(begun) == TRIALS
@@ -118,7 +118,7 @@ def test_two_machines_share_trials_and_one_takes_over_from_a_lost_machine(tmp_pa
         assert f"{TRIALS} trials: {TRIALS} finished" in said
         assert sorted(int(row["seed_everything"]) for row in rows) == list(range(TRIALS))
         assert all(row["host"] == os.uname().nodename for row in rows)
-    # The best config is in the folder of the best run, and the other machine prints where that run is.
+    # Only the machine with the best run writes best.yaml. The other machine prints where that run is.
     assert sorted("best.yaml" in said for _, said in reports) == [False, True]
     assert sorted(f"best run: sweeps/seeds/quickstart/trial-{int(reports[0][0][0]['trial']):04d} on" in said
                   for _, said in reports) == [False, True]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`repeat` performs the same runs as `fit`, computes mean and standard deviation, and continues if interrupted."""
+"""`repeat` performs the same runs as `fit`, computes mean and standard deviation, and continues after interruptions."""
 
 import csv
 import json
@@ -29,7 +29,7 @@ QUICK = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --trainer.lim
 
 @pytest.fixture
 def inline(monkeypatch):
-    """Run each `fit` in this process. `at[run](workers)` is called first, and replaces it if it returns a status."""
+    """Run each `fit` in this process. `at[run](workers)` is called first, and replaces `fit` if it returns a status."""
     from toy.__main__ import main
 
     at = {}
@@ -226,7 +226,7 @@ def test_missing_optuna_is_reported_with_the_install_command(lit, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_a_killed_repeat_ends_with_the_same_metrics_as_an_uninterrupted_one(lit, workspace):
-    """After `kill -9`, the `fit` continues. The next command waits for it or resumes it."""
+    """After `kill -9`, the `fit` processes continue. The next `repeat` waits for them or resumes their runs."""
     patched = "from lit_engine.tools.sweep import study; study.LOST_AFTER = 2; "
     code = f"{patched}from toy.__main__ import entry_point; entry_point()"
     options = f"repeat {QUICK} --trainer.max_epochs=6 --seeds 1 2 --workers 2".split()

@@ -1,4 +1,4 @@
-"""Parameters of a sweep: draws follow W&B's definitions of the distributions, and errors name the parameter."""
+"""Sweep parameters are drawn from distributions as defined by W&B, and errors name the parameter."""
 
 import datetime
 import math
@@ -28,14 +28,14 @@ def draws(content, count=COUNT):
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_draws_follow_the_definition(name):
+def test_draws_follow_the_distribution(name):
     options, cdf = CONTINUOUS[name]
     found = draws({"distribution": name, **options})
     assert stats.kstest([cdf(value) for value in found], "uniform").pvalue > 0.001
 
 
 @pytest.mark.parametrize("name", [name for name in DISTRIBUTIONS if name.startswith("q_")])
-def test_quantised_draws_are_multiples_within_the_limits(name):
+def test_quantised_draws_are_multiples_of_q_within_the_limits(name):
     options, _ = CONTINUOUS[name.removeprefix("q_")]
     found = draws({"distribution": name, **options, "q": 0.1}, 200)
     assert all(math.isclose(value * 10, round(value * 10), abs_tol=1e-9) for value in found)
@@ -46,25 +46,25 @@ def test_quantised_draws_are_multiples_within_the_limits(name):
         assert max(found) <= 10
 
 
-def test_quantised_limits_need_not_be_multiples():
+def test_quantised_limits_need_not_be_multiples_of_q():
     assert set(draws({"distribution": "q_uniform", "min": 0.05, "max": 0.35, "q": 0.1}, 100)) == {0.1, 0.2, 0.3}
 
 
 @pytest.mark.parametrize(("low", "high", "q", "values"), [
     (-1, 1, 0.5, [-1, -0.5, 0, 0.5, 1]), (-10, 5, 5, [-10, -5, 0, 5]), (-0.3, -0.1, 0.1, [-0.3, -0.2, -0.1]),
 ])  # fmt: skip
-def test_multiples_below_zero(low, high, q, values):
+def test_multiples_of_q_may_be_negative(low, high, q, values):
     (parameter,) = parse_parameters({"x": {"distribution": "q_uniform", "min": low, "max": high, "q": q}})
     assert parameter.values() == pytest.approx(values)
 
 
-def test_lists_keep_their_types():
+def test_values_in_a_list_keep_their_types():
     values = [None, True, 3, 0.5, "text", [128, 64], {"class_path": "X"}]
     found = draws({"values": values}, 200)
     assert {repr(value) for value in found} == {repr(value) for value in values}
 
 
-def test_whole_numbers_constants_and_defaults():
+def test_infers_the_distribution_defaults_q_to_1_and_parses_number_strings():
     assert set(draws({"min": 2, "max": 5})) == {2, 3, 4, 5}
     assert draws({"value": [1, None]}, 3) == [[1, None]] * 3
     assert set(draws({"distribution": "q_uniform", "min": 0, "max": 1}, 50)) == {0, 1}
@@ -87,7 +87,7 @@ def test_parameters_in_groups_have_dotted_names():
         parse_parameters({"model": {"parameters": {}}})
 
 
-def test_grid():
+def test_values_lists_all_grid_values_of_a_parameter():
     q_uniform = {"distribution": "q_uniform", "min": 0.0, "max": 0.3, "q": 0.1}
     contents = {"a": {"values": [1, None]}, "b": {"value": 7}, "c": {"min": 1, "max": 3}, "d": q_uniform}
     grids = [parameter.values() for parameter in parse_parameters(contents)]

@@ -1,4 +1,4 @@
-"""`toy sweep` with real fits: errors before the first trial, and stopping a sweep."""
+"""Tests `toy sweep`: errors before the first trial, overrides, JSON output, and studies that cannot be used."""
 
 import json
 import sqlite3
@@ -55,7 +55,7 @@ def test_values_that_fit_rejects_are_reported_before_the_first_trial(lit, writte
         ("--trainer.max_epochs=2", "--trainer.max_epochs cannot be set, because the sweep varies trainer.max_epochs"),
     ],
 )
-def test_invalid_options_are_one_line_errors(lit, written, options, message):
+def test_invalid_options_cause_one_line_errors(lit, written, options, message):
     result = lit(f"sweep {written({})} {options}")
     assert result.status == 2
     assert message in result.err

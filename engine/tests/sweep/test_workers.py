@@ -1,4 +1,4 @@
-"""Sampling, running and storing trials: failures, early stopping, kills, concurrency. Trials run `fake_fit.py`."""
+"""Tests how trials are sampled, run, resumed, stopped, stored and reported. Trials run `fake_fit.py`."""
 
 import csv
 import json
@@ -66,7 +66,7 @@ def test_a_trial_that_is_killed_is_resumed_once(sweep):
     assert one.study.rows()[1].error == "killed twice, possibly because memory ran out"
 
 
-def test_a_metric_that_is_not_logged_ends_all_workers(sweep):
+def test_a_metric_that_is_not_logged_stops_all_workers(sweep):
     curves = [[0.1] * 20, [0.1] * 600]  # the first trial lasts until the second has started
     one = sweep(options={"workers": 2}, curve=curves, name="val/scores", pause=0.1)
     with pytest.raises(UserError, match=r"did not log val/score; did you mean val/scores\? \(logged: val/scores\)"):
@@ -89,7 +89,7 @@ def test_hyperband_stops_worse_trials_early(sweep):
     assert 2 <= len(one.study.attempts()[2].intermediate_values) < 600
 
 
-def test_runs_as_many_trials_at_a_time_as_workers(sweep):
+def test_each_worker_runs_one_trial_at_a_time(sweep):
     one = sweep(options={"workers": 2}, curve=[[0.1] * 4], number=[1, 2, 3], pause=0.1)
     assert one.run() == 0
     assert next(n for n, line in enumerate(one.said) if "finished" in line) == 2
@@ -97,7 +97,7 @@ def test_runs_as_many_trials_at_a_time_as_workers(sweep):
 
 
 def test_processes_share_a_study_and_its_trial_count(sweep, read, tmp_path):
-    """This uses one process with several connections, because only the storage is shared."""
+    """This test uses one process with several connections, because processes share only the storage."""
     one = sweep(options={"workers": 4, "most": 6}, curve=[[0.1]], number=list(range(9)))
     other = sweep(options={"workers": 4, "most": 6}, curve=[[0.1]], number=list(range(9)))
     one.then["trial 0 started"] = (lambda: other.workers._work(0),)
@@ -139,7 +139,7 @@ def test_a_trial_resumes_after_a_database_failure(sweep, monkeypatch):
     "survives",
     [pytest.param(True, id="fit survives", marks=pytest.mark.slow), pytest.param(False, id="fit is killed")],
 )
-def test_the_trial_of_a_killed_worker_is_taken_over_by_another(sweep, tmp_path, monkeypatch, survives):
+def test_the_trial_of_a_killed_worker_is_taken_over_by_another_worker(sweep, tmp_path, monkeypatch, survives):
     monkeypatch.setattr(study, "LOST_AFTER", 2)
     trials = {"curve": [[0.1] * 30, [0.2]], "pause": 0.1}
     fit = killed_worker(lambda: sweep(**trials), tmp_path / "s" / "x" / "trial-0000")
@@ -193,7 +193,7 @@ def test_a_resumed_search_matches_an_uninterrupted_one(tmp_path, read, method):
     assert whole == [*cut[0], *cut[1]]
     assert len(set(whole)) == 14
     assert not set(whole) & set(Searched(tmp_path / "other", config, seed=4).search(3))
-    assert method == "random" or sum(whole[10:]) / 4 > sum(whole[:10]) / 10  # it favours better values
+    assert method == "random" or sum(whole[10:]) / 4 > sum(whole[:10]) / 10  # the sampler favours better values
 
 
 def test_rejects_the_folder_of_a_different_sweep(tmp_path, read):
@@ -204,7 +204,7 @@ def test_rejects_the_folder_of_a_different_sweep(tmp_path, read):
 
 
 def test_trials_started_concurrently_do_not_exceed_the_count(tmp_path, read):
-    """Both machines have counted one of two trials. Each has its own folder with its own lock."""
+    """All machines ask for a trial before the first trial begins. Each machine has its own folder and lock."""
     config, url = read(), f"sqlite:///{tmp_path / 'all.db'}"
     machines = [Study(tmp_path / name / "s", config, url=url) for name in "abc"]
     trials = [machine.connect().ask() for machine in machines]
@@ -227,7 +227,7 @@ def test_the_state_of_an_unfinished_trial_is_read_from_its_run(tmp_path, read):
     assert [row.state for row in one.rows()] == ["killed"]
 
 
-def test_two_sweeps_share_a_database(tmp_path, read):
+def test_two_sweeps_can_share_a_database(tmp_path, read):
     url = f"sqlite:///{tmp_path / 'all.db'}"
     for name in ("s", "t"):
         Searched(tmp_path / name, read(method="random", parameters=SPACE), url=url).search(2)
@@ -240,7 +240,7 @@ def test_two_sweeps_share_a_database(tmp_path, read):
 
 
 @pytest.mark.draws
-def test_the_report_of_a_folder_that_was_moved(sweep, tmp_path):
+def test_the_report_can_be_written_after_the_folder_was_moved(sweep, tmp_path):
     one = sweep(curve=[[0.1, 0.25], [0.5], [0.75]], fail=[None, "no <memory>"])
     one.run()
     one.study.folder.rename(tmp_path / "moved")
@@ -257,7 +257,7 @@ def test_the_report_of_a_folder_that_was_moved(sweep, tmp_path):
     heights = [float(at.split()[1]) for at in best]
     assert len(heights) == 3
     assert heights == sorted(set(heights), reverse=True)
-    assert re.findall('aria-label="(.*?)"', page) == ["val/score by trial", "val/score by curve"]  # fail: one value
+    assert re.findall('aria-label="(.*?)"', page) == ["val/score by trial", "val/score by curve"]  # fail does not vary
     assert "Importance" not in page
     assert report.lines(moved.rows(), "val/score")[-1] == "6 trials: 3 finished, 3 failed"
 
@@ -283,7 +283,7 @@ def test_importance_is_shown_for_20_or_more_trials(tmp_path, read, trials, shown
         assert report.importances(found, rows)["a"] > 0.8
 
 
-def test_multiples_are_stored_as_they_were_used(sweep, tmp_path):
+def test_quantised_values_are_stored_as_they_were_used(sweep, tmp_path):
     section = {"curve": {"value": [0.5]}, "a": {"distribution": "q_uniform", "min": 0.1, "max": 0.9, "q": 0.1}}
     one = sweep({"method": "random", "parameters": section}, {"most": 3})
     assert one.run() == 0
@@ -295,7 +295,7 @@ def test_multiples_are_stored_as_they_were_used(sweep, tmp_path):
     assert yaml.safe_load((tmp_path / "s" / "best.yaml").read_text())["drawn"]["a"] == used[0]
 
 
-def test_no_best_config_if_all_trials_failed(sweep, tmp_path):
+def test_the_best_config_is_removed_if_all_trials_failed(sweep, tmp_path):
     one = sweep(fail="no memory", curve=[[1.0]])
     (tmp_path / "s" / "best.yaml").write_text("of a sweep before")
     one.run()

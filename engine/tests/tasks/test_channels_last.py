@@ -1,4 +1,4 @@
-"""The memory format of a network suits its device and precision."""
+"""The memory format of a network is chosen to suit its device and precision."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace

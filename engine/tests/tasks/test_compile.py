@@ -1,4 +1,4 @@
-"""`model.compile` and `trainer.precision`."""
+"""Tests `model.compile`, `trainer.matmul_precision` and `trainer.precision`."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from lit_engine.training.layout import compile_in_place
 torch.ones((), requires_grad=True).backward()
 
 
-def test_a_missing_compiler_is_a_one_line_error(lit, workspace, monkeypatch):
+def test_a_missing_compiler_causes_a_one_line_error(lit, workspace, monkeypatch):
     for name, value in {"PATH": str(workspace), "CXX": "", "TORCHINDUCTOR_CACHE_DIR": str(workspace / "cache")}.items():
         monkeypatch.setenv(name, value)
     result = lit("fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml --model.compile=inductor")

@@ -1,4 +1,4 @@
-"""Torchmetrics configured by name: their inputs, their names, and the callbacks that use them."""
+"""Tests torchmetrics that are configured by name: their inputs and names, and the callbacks that use them."""
 
 import csv
 import json
@@ -90,7 +90,7 @@ class Bits(Task):
         return {"predictions": bits.float(), "targets": bits} if self.gives else None
 
 
-def test_custom_tasks_return_the_inputs_of_metrics_and_misuse_is_an_error(trainer):
+def test_custom_tasks_provide_metric_inputs_and_misuse_causes_an_error(trainer):
     data, f1 = Images(), MultilabelF1Score(2)
     assert evaluated(trainer, Bits(metrics=[f1]), data)["test/multilabel_f1_score"] == 1
     for task, message in (

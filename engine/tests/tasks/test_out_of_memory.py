@@ -1,4 +1,4 @@
-"""Steps that are repeated with smaller micro-batches after memory ran out (`data.global_batch_size`)."""
+"""With `data.global_batch_size`, steps that run out of memory are repeated with smaller micro-batches."""
 
 import signal
 
@@ -21,9 +21,9 @@ STEPS = 7  # per epoch; the last one has 53 samples
 
 
 class Net(nn.Module):
-    """A perceptron that counts its training batches in a buffer, and has too little memory for some of them."""
+    """A perceptron that counts its training batches in a buffer, and runs out of memory in some of them."""
 
-    needs = staticmethod(lambda calls, size: None)  # returns forward or backward if memory runs out there
+    needs = staticmethod(lambda calls, size: None)  # returns "forward" or "backward" if memory runs out in that pass
 
     def __init__(self, input_shape, num_classes):
         super().__init__()
@@ -49,7 +49,7 @@ def fail(gradient):
 
 @pytest.fixture
 def limit(monkeypatch):
-    """Let training batches of more than `size` samples run out of memory, starting with the given call."""
+    """Make training batches of more than `size` samples run out of memory, starting with the given call."""
 
     def set_limit(where, size, first=1):
         needs = staticmethod(lambda calls, samples: where if calls >= first and samples > size else None)
@@ -63,7 +63,7 @@ def last(run):
 
 
 def rows(run):
-    """Return the rows of metrics.csv without the speed."""
+    """Return the rows of metrics.csv without the speed column."""
     lines = [line.split(",") for line in (run / "metrics.csv").read_text().splitlines()]
     speed = lines[0].index("train/samples_per_second")
     return [[value for k, value in enumerate(line) if k != speed] for line in lines]
@@ -84,7 +84,7 @@ def assert_same(run, other):
     ("backward", 2 * STEPS + 6, 2),  # in the second micro-batch of a step
 ])  # fmt: skip
 def test_a_step_is_repeated_with_half_the_micro_batch(lit, limit, monkeypatch, where, first, accumulate):
-    """The run is equal to a run that was stopped before the step and resumed with smaller micro-batches."""
+    """The run matches a run that was stopped before the step and resumed with smaller micro-batches."""
     command = f"{FIT} --trainer.accumulate_grad_batches={accumulate}"
     limit(where, 32 // accumulate, first)
     halved = lit(command, "--run_name=halved")
@@ -107,7 +107,7 @@ def test_a_step_is_repeated_with_half_the_micro_batch(lit, limit, monkeypatch, w
 def test_gradients_match_the_full_batch_and_resuming_is_exact(lit, limit, monkeypatch):
     """Memory runs out twice, for 64 and for 32 samples. Then the run is stopped, and resumed without options.
 
-    Two options that count batches set six steps and two validations per epoch.
+    Both options count batches, and give each epoch six steps and two validations.
     """
     command = f"{FIT} --trainer.limit_train_batches=6 --trainer.val_check_interval=3"
     whole = lit(command, "--run_name=whole")

@@ -23,7 +23,7 @@ def net():
 
 
 class Doubles(Images):
-    """Images as float64, so that remaining differences are not rounding errors."""
+    """Images as float64, so that rounding errors are negligible."""
 
     def on_after_batch_transfer(self, batch, dataloader_idx):
         batch = super().on_after_batch_transfer(batch, dataloader_idx)
@@ -104,7 +104,7 @@ def test_micro_batches_without_counted_samples_have_zero_weight(trainer, ignored
     assert difference(task.net.state_dict(), by_hand([(images[kept], targets[kept])])) < 1e-13
 
 
-def test_accumulation_that_changes_between_epochs(trainer):
+def test_accumulation_that_changes_between_epochs_matches_plain_pytorch(trainer):
     data = Doubles(batch_size=8, seed=1)
     sizes = [[1, 1, 1, 1], [3, 1], [4]]
     steps = [window for epoch, parts in enumerate(sizes) for window in windows(data, epoch, parts)]

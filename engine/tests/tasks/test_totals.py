@@ -1,4 +1,4 @@
-"""Means over samples, computed from sums and counts."""
+"""Tests means over samples that are computed from sums and counts."""
 
 from functools import partial
 
@@ -87,7 +87,7 @@ def test_counts_above_16_million_are_logged_exactly(trainer, tmp_path):
     assert RunDir(tmp_path).history()[1][-1]["val/tokens"] == str(count)
 
 
-def test_logging_does_not_reduce_over_processes_again(trainer, monkeypatch, recwarn):
+def test_logging_does_not_reduce_metrics_over_processes_again(trainer, monkeypatch, recwarn):
     strategy = DDPStrategy(process_group_backend="gloo")
     calls = []
     monkeypatch.setattr(strategy, "reduce", lambda value, **kwargs: calls.append(value) or value)
@@ -122,7 +122,7 @@ def test_fractional_counts_are_exact(trainer):
     assert repr(restored.reduce(task).count) == "1"  # whole numbers are integers
 
 
-def test_step_loss_is_logged_without_a_sum_of_losses(trainer, tmp_path):
+def test_the_step_loss_is_logged_even_if_the_task_sums_no_loss(trainer, tmp_path):
     class Accuracy(Own):
         def training_step(self, batch, batch_idx):
             logits, targets = self.net(batch.images.flatten(1)), batch.targets

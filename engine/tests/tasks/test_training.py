@@ -106,7 +106,7 @@ class Lines(DummyLogger):
         self.lines.append((step, dict(metrics)))
 
 
-def test_logged_rates_and_losses_match_the_step(trainer):
+def test_rates_and_losses_are_logged_for_the_step_that_used_them(trainer):
     accumulate = 2
     lines, rates, losses = Lines(), [], []
 
@@ -221,7 +221,7 @@ def test_the_last_rate_is_logged_if_max_steps_ends_the_run_mid_epoch(trainer):
 
 
 class Slow(Callback):
-    """Callback that makes the validation slow."""
+    """Callback that makes validation slow."""
 
     def on_validation_batch_start(self, *args):
         time.sleep(0.3)

@@ -1,4 +1,4 @@
-"""`doubts` finds wrong labels and near-duplicates, and `data.corrections` corrects them in the training split."""
+"""`doubts` finds wrong labels and near-duplicates, and `data.corrections` corrects training labels."""
 
 import csv
 import hashlib

@@ -1,4 +1,4 @@
-"""Predictions of `fit --plan`."""
+"""Tests the predictions of `fit --plan`."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from torch import nn
 from lit_engine.tools.plan import power
 from lit_engine.training.task import Task
 
-# 437 training samples: seven steps of 64 samples per epoch; 1,000 samples for validation
+# With 437 training samples, an epoch has seven steps of 64 samples. There are 1,000 validation samples.
 FIT = "fit -c configs/quickstart.yaml --data.val_size=1000 --trainer.accelerator=cpu"
 
 
@@ -64,7 +64,7 @@ def test_predicted_time_includes_steps_validations_and_epoch_overhead(lit, slow)
     ("--trainer.max_epochs=2 --trainer.val_check_interval=0.5", (2, 14, 4)),
     ("--trainer.max_epochs=2 --trainer.limit_val_batches=0 --trainer.callbacks=[]", (2, 14, 0)),
 ])  # fmt: skip
-def test_predicted_numbers_of_epochs_steps_and_validations(lit, options, length):
+def test_predicts_the_number_of_epochs_steps_and_validations(lit, options, length):
     found = planned(lit, options)
     assert (found["epochs"], found["steps"], found["validations"]) == length
 
@@ -106,7 +106,7 @@ class Net(nn.Module):
      {"trainer.accumulate_grad_batches": 2, "data.batch_size": 12}),
     ("--data.batch_size=null --data.global_batch_size=48", {"trainer.accumulate_grad_batches": 3}),
 ])  # fmt: skip
-def test_the_largest_micro_batch_divides_the_step(lit, given, options):
+def test_the_largest_micro_batch_divides_the_samples_of_a_step(lit, given, options):
     found = planned(lit, f"--trainer.max_epochs=2 --model.net=test_plan.Net {given}")["micro_batch"]
     assert found["options"] == options
     assert found["samples"] == found["samples_per_step"] // options["trainer.accumulate_grad_batches"]
@@ -115,7 +115,7 @@ def test_the_largest_micro_batch_divides_the_step(lit, given, options):
     assert result.status == 0, result.err
 
 
-def test_running_out_of_memory_is_a_one_line_error(lit, monkeypatch):
+def test_running_out_of_memory_causes_a_one_line_error(lit, monkeypatch):
     monkeypatch.setattr(Net, "forward", lambda *_: torch.empty(2**60))
     result = lit(FIT, "--plan --model.net=test_plan.Net --data.batch_size=2 --trainer.num_sanity_val_steps=0")
     assert (result.status, len(result.err.splitlines())) == (2, 1)
@@ -128,14 +128,14 @@ def test_running_out_of_memory_is_a_one_line_error(lit, monkeypatch):
     ("--json", "--json needs --plan"),
     ("--plan --trainer.max_epochs=-1", "set trainer.max_epochs or max_steps"),
 ])  # fmt: skip
-def test_invalid_options_are_one_line_errors(lit, options, message):
+def test_invalid_options_cause_one_line_errors(lit, options, message):
     result = lit(FIT, options)
     assert (result.status, len(result.err.splitlines())) == (2, 1)
     assert message in result.err
 
 
-def test_power(monkeypatch):
-    """If NVML is installed, it reports milliwatts."""
+def test_power_draw_is_reported_in_watts_if_nvml_is_installed(monkeypatch):
+    """NVML reports milliwatts."""
     monkeypatch.setattr(torch.cuda, "power_draw", lambda device: 250_000)
     assert power(torch.device("cuda", 0)) == [250.0]
     assert power(torch.device("cpu")) == []

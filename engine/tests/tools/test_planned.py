@@ -1,4 +1,4 @@
-"""The planned learning rates equal the learning rates of the run."""
+"""The planned learning rates match the learning rates of the run."""
 
 import csv
 
@@ -21,7 +21,7 @@ SCHEDULES = {
 
 @pytest.fixture
 def plans(monkeypatch):
-    """The plotted curves."""
+    """Collect the plotted curves."""
     found, draw = [], lr_finder.draw_rates
     monkeypatch.setattr(lr_finder, "draw_rates", lambda curves: found.append(curves) or draw(curves))
     return found
@@ -43,13 +43,13 @@ def test_planned_learning_rates_match_the_run(lit, plans, name, accumulate):
     assert len(rates) == 3 * -(-10 // accumulate)
 
 
-def test_cannot_plan_a_run_without_an_end(lit):
+def test_plot_lr_rejects_a_run_without_an_end(lit):
     result = lit(RUN, "--trainer.max_epochs=-1 --model.schedulers=null --plot_lr=true")
     assert result.status == 2
     assert "cannot plan the rates of a run without an end" in result.err
 
 
-def test_plan_prints_one_line_per_parameter_group(lit):
+def test_plot_lr_prints_one_line_per_parameter_group(lit):
     result = lit(f"{RUN} --model.parameter_groups.layer_decay=0.5 --plot_lr=true")
     assert result.status == 0, result.err
     assert len([line for line in result.out.splitlines() if line.startswith("lr/")]) == 2

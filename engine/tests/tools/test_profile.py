@@ -156,8 +156,8 @@ class SlowNet(nn.Linear):
         return Slowly.apply(super().forward(x.flatten(1)))
 
 
-def test_forward_backward_and_optimizer_of_accumulated_batches(trainer, tmp_path):
-    """Of 8 batches and 4 steps, three batches and one step are used for measuring."""
+def test_forward_backward_and_optimizer_times_are_measured_with_accumulation(trainer, tmp_path):
+    """Three of the 8 batches and one of the 4 steps are used for measuring."""
     task = ImageClassifier(SlowNet(16, 2), lambda p: SlowSGD(p, 0.1), ["a", "b"])
     run = trainer(callbacks=[Profile(traced=2)], max_epochs=1, limit_val_batches=0, accumulate_grad_batches=2)
     run.fit(task, datamodule=Images(0))
@@ -224,7 +224,7 @@ def test_operation_counting_stops_after_an_error(trainer):
         ({"forward": 60.0}, 50, "bf16"),
     ],
 )
-def test_advice(percent, product, words):
+def test_advice_depends_on_the_phase_that_takes_the_most_time(percent, product, words):
     shares = {**dict.fromkeys(NAMES, 0.0), **percent}
     assert MEASURING not in shares
     assert words in advice(

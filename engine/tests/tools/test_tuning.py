@@ -1,4 +1,4 @@
-"""Suggestions of `--find`."""
+"""Tests the suggestions of `--find`."""
 
 import logging
 import math
@@ -28,7 +28,7 @@ def test_suggests_the_rate_with_the_steepest_descent():
     assert find_steepest_rate(RATES, [valley(rate) for rate in RATES]) == pytest.approx(1e-3, rel=0.3)
 
 
-def test_losses_that_are_not_finite_end_the_curve():
+def test_the_loss_curve_ends_at_the_first_non_finite_loss():
     losses = [valley(rate) for rate in RATES[:80]] + [float("nan")] * 20
     assert find_steepest_rate(RATES, losses) == pytest.approx(1e-3, rel=0.3)
 
@@ -80,7 +80,7 @@ def test_find_lr_on_the_command_line_does_not_train(lit):
     assert 1e-5 < float(option.partition("=")[2]) < 1
     assert str(result.run) not in lit("runs").out  # it is not a run until it is trained
     fit = f"fit -c configs/quickstart.yaml {TINY} {option} --trainer.max_epochs=1 --name found"
-    with RunDir(result.run).lock():  # another process has just started to train it
+    with RunDir(result.run).lock():  # another process has just started to train this run
         assert "another process is training the run" in lit(fit).err
     trained = lit(fit)
     assert (trained.status, trained.run) == (0, result.run)

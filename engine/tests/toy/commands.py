@@ -1,4 +1,4 @@
-"""An additional command."""
+"""An additional command, `toy greet`."""
 
 import argparse
 

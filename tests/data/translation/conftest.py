@@ -7,7 +7,7 @@ from lit_project.data.parallel_text.corpora import ParallelText
 
 @pytest.fixture
 def corpus(tmp_path):
-    """Return a function that loads pairs from a file as data, with 40 additional pairs for held-out splits."""
+    """Return a function that creates a corpus from the given pairs and 40 filler pairs for the held-out splits."""
 
     def corpus(pairs, **options):
         lines = [f"{s}\t{t}" for s, t in [*pairs, *((f"filler {i}", f"bourre {i}") for i in range(40))]]

@@ -1,4 +1,4 @@
-"""Corpora on disk: the files they read, downloads, and messages about missing files."""
+"""Tests that corpora read existing files, download missing ones, and split the pairs without leaks."""
 
 import gzip
 import io
@@ -23,7 +23,7 @@ def archive():
 
 @pytest.fixture(autouse=True)
 def network(monkeypatch):
-    """Replace the network with one that has only the addresses in `answers`."""
+    """Replace the network with a fake one that serves only the addresses in `answers`."""
     answers = {}
     asked = []
 

@@ -1,4 +1,4 @@
-"""The embedded grammar creates correct French for every kind of sentence, with a single, reproducible translation."""
+"""Tests that the toy grammar creates correct and unambiguous French translations for every kind of sentence."""
 
 from itertools import pairwise
 
@@ -26,16 +26,16 @@ def everything():
         ("This aunt will see these black hats.", "Cette tante verra ces chapeaux noirs."),
     ],
 )
-def test_agreement_tense_and_elision(everything, english, french):
+def test_sentences_have_correct_agreement_tense_and_elision(everything, english, french):
     assert everything.get(english) == french
 
 
-def test_one_translation_each_way(everything):
+def test_no_two_english_sentences_share_a_translation(everything):
     assert len(set(everything.values())) == len(everything)
     assert len(everything) > 100_000
 
 
-def test_elision_before_every_vowel(everything):
+def test_words_are_elided_before_every_vowel(everything):
     vowels = tuple("aeéêiouœ")
     for french in everything.values():
         words = french.lower().rstrip(".").split()

@@ -1,4 +1,4 @@
-"""Reading parallel text in every format, and errors with file and line for every kind of damage."""
+"""Tests that parallel text is read in every format, and that errors name the file and line."""
 
 import gzip
 import zipfile
@@ -55,7 +55,7 @@ def test_only_line_feeds_end_a_line(write):
         (b"a\tb\nc\t\xe9t\xe9\n", r"a\.txt, line 2: not valid UTF-8.*byte 3"),
     ],
 )
-def test_bad_lines_of_tab_separated_files(write, text, message):
+def test_bad_lines_in_tab_separated_files_are_reported(write, text, message):
     with pytest.raises(DataError, match=message):
         read_tsv(write("a.txt", text))
 
@@ -68,12 +68,12 @@ def test_bad_lines_of_tab_separated_files(write, text, message):
         ("1\n2\n3\n", "1\n2\n", r"a\.en has 3 lines, but .*a\.fr has 2"),
     ],
 )
-def test_bad_lines_of_aligned_files(write, source, target, message):
+def test_bad_lines_in_aligned_files_are_reported(write, source, target, message):
     with pytest.raises(DataError, match=message):
         read_aligned(write("a.en", source), write("a.fr", target))
 
 
-def test_missing_and_damaged_files(tmp_path, write):
+def test_missing_and_damaged_files_are_reported(tmp_path, write):
     with pytest.raises(DataError, match=r"b\.txt does not exist"):
         read_tsv(tmp_path / "b.txt")
     for name in ("a.txt.gz", "a.zip"):

@@ -1,4 +1,4 @@
-"""The official archives, where available."""
+"""Tests with the official archives, if they are available."""
 
 from pathlib import Path
 
@@ -13,14 +13,14 @@ SEPTEMBER_2017 = 142_787  # number of pairs in the release used below
 
 @pytest.fixture
 def tatoeba(official) -> Path:
-    """Return the folder that contains the archive of that release."""
+    """Return the folder that contains the archive of the September 2017 release."""
     folder = official("tatoeba/fra-eng.zip")
     assert len(Tatoeba(root=folder).pool()) == SEPTEMBER_2017, "data/tatoeba holds another release"
     return folder
 
 
 @pytest.mark.parametrize("prefixes", [None, "classic"])
-def test_tatoeba_does_not_leak(tatoeba, prefixes):
+def test_tatoeba_splits_share_no_sentences(tatoeba, prefixes):
     data = Tatoeba(root=tatoeba, prefixes=prefixes, seed=1, batch_tokens=4000)
     data.setup("fit")
     report = data.report
@@ -43,7 +43,7 @@ def test_classic_filter_applies_to_all_splits(tatoeba):
 
 
 @pytest.mark.parametrize(("source", "target"), [("en", "fr"), ("de", "en")])
-def test_multi30k(official, tmp_path, source, target):
+def test_multi30k_has_its_official_sizes_and_lossless_vocabularies(official, tmp_path, source, target):
     folder = official(f"multi30k/train.{source}.gz", f"multi30k/train.{target}.gz")
     (tmp_path / "multi30k").symlink_to(folder / "multi30k")  # subword models are written elsewhere
     data = Multi30k(

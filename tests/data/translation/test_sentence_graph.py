@@ -1,4 +1,4 @@
-"""Splits that share no sentences."""
+"""Tests that splits share no sentences."""
 
 import random
 
@@ -69,7 +69,7 @@ def test_split_depends_only_on_the_data():
     [Preparation(), Preparation(True), Preparation(True, True), Preparation(True, True, True)],
     ids=["plain", "lower", "accents", "all"],
 )
-def test_splits_do_not_leak_with_any_preparation(preparation):
+def test_splits_share_no_sources_after_any_preparation(preparation):
     spellings = ["Été {}!", "été {} !", "ETE {}", "Ete, {}."]
     generator = random.Random(3)
     pairs = [(generator.choice(spellings).format(i // 3), f"t{i}") for i in range(900)]
@@ -95,7 +95,7 @@ def test_invalid_split_sizes_are_rejected(sizes, message):
         leak_free_split(pairs, **sizes)
 
 
-def test_components_of_ten_pairs_can_be_held_out_but_not_of_eleven():
+def test_components_of_ten_pairs_can_be_held_out_but_larger_ones_cannot():
     def component(size):
         return [(f"{size} {part}", f"{part} {number}") for part in "abc" for number in range(size)]
 

@@ -1,4 +1,4 @@
-"""Batches with a token budget: partition over ranks and epochs, budget, resuming, speed."""
+"""Tests batches with a token budget: their distribution over ranks, their size, padding and order."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def order(size=500, **options):
         (2, {"batch_tokens": None, "batch_size": 16}, True),
     ],
 )
-def test_ranks_partition_the_pairs_into_equally_many_batches(ranks, size, shuffle):
+def test_ranks_partition_the_pairs_into_the_same_number_of_batches(ranks, size, shuffle):
     for epoch in (0, 1):
         found = []
         counts = set()
@@ -56,11 +56,11 @@ def test_batches_group_pairs_of_similar_length():
     by_hand = [1 - x.sum().item() / sum(len(b) * int(x[b].max()) for b in order().batches()) for x in (source, target)]
     assert waste[1] < 0.05
     assert waste[1] == pytest.approx(by_hand[1])
-    # The longest source of a batch does not depend on the epoch either.
+    # The length of the longest source in a batch does not depend on the epoch either.
     assert waste[0] == pytest.approx(by_hand[0])
 
 
-def test_order_is_a_function_of_seed_and_epoch():
+def test_order_depends_only_on_seed_and_epoch():
     def epoch(number, seed=1):
         own = order(seed=seed)
         own.set_epoch(number)
@@ -83,11 +83,11 @@ def test_order_is_a_function_of_seed_and_epoch():
         ({"size": 3, "num_replicas": 4}, "3 samples cannot be split into the same number"),
     ],
 )
-def test_impossible_options(options, message):
+def test_invalid_options_are_rejected(options, message):
     with pytest.raises(DataError, match=message):
         order(**options)
 
 
-def test_a_batch_may_fill_its_budget():
+def test_batches_may_fill_their_budget_exactly():
     assert _cut([2, 2, 2, 3], batch_tokens=6) == [0, 3, 4]
     assert _cut([3, 3, 3], batch_tokens=6) == [0, 2, 3]

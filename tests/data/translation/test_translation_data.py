@@ -1,4 +1,4 @@
-"""Parallel corpora as data modules: batches, texts, reports, resuming."""
+"""Tests the data modules for parallel corpora: prefix filter, batches, and invalid options."""
 
 import pytest
 from toy_data import toy
@@ -8,7 +8,7 @@ from lit_project.data.parallel_text.filters import filter_by_prefix
 from lit_project.text.vocabulary import BOS, EOS, PAD
 
 
-def test_prefixes_ignore_case_accents_and_the_kind_of_apostrophe():
+def test_prefixes_ignore_case_accents_and_apostrophe_style():
     pairs = [("I’m here.", "a"), ("i'm there.", "b"), ("É bien", "c"), ("You", "d")]
     assert filter_by_prefix(pairs, ["I'M ", "e "], "en", "fr") == pairs[:3]
 
@@ -34,7 +34,7 @@ def test_batches_contain_the_encoded_pairs(tmp_path):
     assert sorted(seen) == list(range(data.size_of("train")))
 
 
-def test_evaluation_batches_contain_texts_references_and_memory(corpus, tmp_path):
+def test_evaluation_batches_contain_sentences_references_and_memory(corpus, tmp_path):
     (tmp_path / "test.tsv").write_text("Hi !\tSalut !\nHi !\tCoucou !\nHi !\tSalut !\nNo\tNon\n")
     train = [("Hi!", "Allô !"), ("Hi !", "Bonjour"), ("Hi!", "Salut !"), ("Hi!", "Salut!")]
     test = str(tmp_path / "test.tsv")
@@ -62,6 +62,6 @@ def test_evaluation_batches_contain_texts_references_and_memory(corpus, tmp_path
         ({"vocabulary": "bpe", "min_freq": 2}, "min_freq"),
     ],
 )
-def test_impossible_options(tmp_path, options, message):
+def test_invalid_options_are_rejected(tmp_path, options, message):
     with pytest.raises(DataError, match=message):
         toy(tmp_path, **options)

@@ -1,4 +1,4 @@
-"""Parallel corpora as data modules: vocabularies, overlong sentences, prefixes."""
+"""Tests the data modules for parallel corpora: vocabularies, overlong sentences, and prefixes."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from lit_project.data.parallel_text.filters import filter_by_length
 from lit_project.text.vocabulary import UNK
 
 
-def test_vocabularies_see_train_only(tmp_path):
+def test_vocabularies_contain_only_words_from_the_training_split(tmp_path):
     data = toy(tmp_path, size=300, val_size=30, test_size=30)
     words = {word for source, _ in data.pairs("train") for word in source.lower().rstrip(".").split()}
     known = {word.replace("￭", "").lower() for word in data.vocabularies["source"]["words"]}
@@ -29,14 +29,14 @@ def test_checkpoint_vocabularies_override_newly_built_ones(tmp_path, options):
     assert (again.source_size, again.target_size, again.max_source_length) == (data.source_size, data.target_size, 8)
 
 
-def test_vocabularies_of_a_different_language_are_rejected(tmp_path):
+def test_vocabularies_for_a_different_language_are_rejected(tmp_path):
     plain = toy(tmp_path).vocabularies
     plain["source"]["language"] = "de"
     with pytest.raises(DataError, match=r"source vocabulary of the checkpoint is de.*is en"):
         toy(tmp_path, vocabularies=plain)
 
 
-def test_subword_models_are_kept_as_files(tmp_path):
+def test_subword_models_are_cached_in_files_and_rebuilt_if_damaged(tmp_path):
     options = {"vocabulary": "bpe", "vocabulary_size": 100}
     first = toy(tmp_path, **options)
     assert (first.source_size, first.target_size) == (100, 100)

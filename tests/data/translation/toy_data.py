@@ -1,4 +1,4 @@
-"""Helper for tests of parallel corpora."""
+"""Helper for testing parallel corpora."""
 
 from lit_project.data.parallel_text.toy_grammar import ToyGrammar
 

@@ -1,4 +1,4 @@
-"""Small float64 nets of every kind, sentences for them, and a comparison within 1e-6."""
+"""Helpers that create small float64 nets of every kind and sentences for them, and compare tensors within 1e-6."""
 
 from functools import cache
 
@@ -69,5 +69,5 @@ def inputs(count, steps, seed=2):
 
 
 def close(a, b, tolerance=1e-6):
-    """Return whether both have the same shape and values within the tolerance."""
+    """Return whether two tensors have the same shape and equal values within the tolerance."""
     return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=tolerance)

@@ -1,4 +1,4 @@
-"""Beam search compared to brute force and to a plain implementation, and the rules that it follows."""
+"""Tests beam search against brute force and a plain implementation, and checks the rules that it follows."""
 
 import math
 from collections import defaultdict
@@ -58,7 +58,7 @@ def test_exhaustive_beam_matches_brute_force(name, penalty):
     for i, limit in enumerate(limits.tolist()):
         alone = source[i : i + 1, : lengths[i]], lengths[i : i + 1]
         expected = {}
-        for length in range(limit):  # EOS counts
+        for length in range(limit):  # EOS counts toward the limit
             for tokens in product(words, repeat=length):
                 total = log_probability(net, *alone, tokens)
                 expected[tokens] = total, total / (length + 1) ** penalty
@@ -152,7 +152,7 @@ def test_ngram_blocking_does_not_change_translations_without_repeats():
 def test_finished_sentences_are_not_computed_further(name, monkeypatch):
     net, rows = make(name), []
     with torch.no_grad():
-        net.output.bias[EOS] -= 1.5  # so that they end neither immediately nor all at the limit
+        net.output.bias[EOS] -= 1.5  # so that sentences end neither immediately nor all at the limit
     decode = net.decode
     monkeypatch.setattr(net, "decode", lambda tokens, *rest: rows.append(len(tokens)) or decode(tokens, *rest))
     source, lengths = sources(*LENGTHS, 3, 9, 2)
@@ -161,7 +161,7 @@ def test_finished_sentences_are_not_computed_further(name, monkeypatch):
     assert rows[0] > rows[-1]
     rows.clear()
     Decoding(beam_size=3).search(net, source, lengths)
-    assert rows[0] == len(lengths)  # one hypothesis each, then three
+    assert rows[0] == len(lengths)  # one hypothesis per sentence in the first step, then three
     assert rows[1:] == sorted(rows[1:], reverse=True)
     assert 3 * len(lengths) >= rows[1] > rows[-1]
 

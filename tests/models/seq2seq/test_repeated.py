@@ -1,4 +1,4 @@
-"""A matrix used in every step: products and gradients match plain autograd."""
+"""Tests that products with a matrix used in every step, and their gradients, match plain autograd."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from lit_project.models.seq2seq.rnn import recurrence
 
 
 def loop(product, start, matrix, steps):
-    """Perform steps that depend on each other, and a step whose result is unused."""
+    """Perform steps that depend on each other, and one step whose result is unused."""
     x = start
     for _ in range(steps):
         x = torch.tanh(product(x)) + start
@@ -41,7 +41,7 @@ def test_is_a_plain_product_without_gradients_or_with_a_fixed_matrix():
 @pytest.mark.parametrize("layers", [1, 2])
 @torch.no_grad()
 def test_recurrent_layers_match_torch(cell, layers):
-    """With the context as input, the explicit steps equal `nn.GRU` and `nn.LSTM`."""
+    """With the context as input, the explicit steps give the same results as `nn.GRU` and `nn.LSTM`."""
     net = make(f"{cell}, additive, {'both ways' if layers == 2 else 'zero'}")
     source, lengths = sources(4, 6)
     memory = net.encode(source, lengths)

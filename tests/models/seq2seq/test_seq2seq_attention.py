@@ -1,4 +1,4 @@
-"""Decoder steps compared to the formulas of each attention in NumPy."""
+"""Tests decoder steps against the formula of each attention type in NumPy."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def score(kind, w, query, states):
     return (w["positions.weight"] @ query + w["positions.bias"])[: len(states)]
 
 
-def test_huge_and_equal_scores():
+def test_huge_and_equal_scores_give_exact_weights():
     states = torch.eye(3)[None]
     mask = torch.tensor([[True, True, False]])
     scores = torch.tensor([[[1e30, -1e30, 1e38], [0.0, 0.0, 5.0]]])
@@ -45,7 +45,7 @@ def sigmoid(x):
 
 
 def gru(w, x, h):
-    """Return the result of a step of `nn.GRU` with gates reset, update, new."""
+    """Return the result of one `nn.GRU` step. The gates are in the order reset, update, new."""
     xr, xz, xn = np.split(w["rnn.weight_ih_l0"] @ x + w["rnn.bias_ih_l0"], 3)
     hr, hz, hn = np.split(w["rnn.weight_hh_l0"] @ h + w["rnn.bias_hh_l0"], 3)
     update = sigmoid(xz + hz)
@@ -54,7 +54,7 @@ def gru(w, x, h):
 
 @pytest.mark.parametrize("kind", ["none", "location", "additive", "dot", "general"])
 @torch.no_grad()
-def test_decoder_step_by_step(kind):
+def test_decoder_steps_match_the_attention_formulas(kind):
     net = make(f"gru, {kind}, plain")
     source, lengths = sources(4, 6)
     tokens = inputs(2, 4)
@@ -65,7 +65,7 @@ def test_decoder_step_by_step(kind):
     embedding = net.target_embedding.weight.numpy() * net.target_embedding.embedding_dim**0.5
     for b in range(2):
         states = memory.states[b][source[b] != PAD].numpy()
-        hidden = memory.final[0][b, 0].numpy()  # copied
+        hidden = memory.final[0][b, 0].numpy()  # the bridge copies the state
         for t, token in enumerate(tokens[b].tolist()):
             x = embedding[token]
             if kind in ("location", "additive"):  # attention comes first, and its context is an input of the step

@@ -1,4 +1,4 @@
-"""Effects of the nets' options, and options that are rejected."""
+"""Tests the effects of the nets' options, and that contradictory options are rejected."""
 
 import re
 
@@ -63,7 +63,7 @@ def test_tied_and_shared_embeddings_are_one_parameter(kind):
 
 @pytest.mark.parametrize("name", ["gru, general, deep", "lstm, general, deep encoder"])
 @torch.no_grad()
-def test_final_states_of_the_encoder(name):
+def test_final_encoder_states_match_torch(name):
     net = make(name)
     source, lengths = sources(6, 6)
     ours_states, ours_final = net.encoder(source, lengths)
@@ -107,7 +107,7 @@ def test_max_norm_scales_long_embeddings_without_changing_the_weights():
 
 def test_a_model_with_max_norm_and_tied_weights_trains_without_teacher_forcing():
     net = make("gru, general, all").train()
-    net(*sources(3, 5), inputs(2, 4), 0.0).sum().backward()  # nn.Embedding(max_norm) raises here
+    net(*sources(3, 5), inputs(2, 4), 0.0).sum().backward()  # nn.Embedding(max_norm) raises an error here
 
 
 def test_transformer_layers_match_torch():
@@ -206,7 +206,7 @@ def test_transformer_gradients_match_the_attention_formula(monkeypatch):
     assert all(close(ours, naive, 1e-9) for ours, naive in zip(*gradients, strict=True))
 
 
-def test_dropout_between_the_layers_of_an_additive_decoder():
+def test_additive_decoder_applies_dropout_between_its_layers():
     """If everything between the layers is dropped, the first layer does not affect the output."""
     torch.manual_seed(0)
     net = RNNSeq2Seq(9, 9, 8, 8, decoder_layers=2, attention="additive", dropout=0.0).train()

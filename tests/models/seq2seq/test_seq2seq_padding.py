@@ -1,4 +1,4 @@
-"""Properties of all nets: padding has no effect, T tokens at once match T steps, and future tokens are masked."""
+"""Tests that, in all nets, padding has no effect, T tokens at once match T steps, and future tokens are masked."""
 
 import pytest
 import torch
@@ -105,5 +105,5 @@ def test_all_parameters_except_padding_have_finite_nonzero_gradients(name):
     source_embedding = net.source_embedding if "transformer" in name else net.encoder.embedding
     for embedding in (source_embedding, net.target_embedding):
         assert (embedding.weight[PAD] == 0).all()
-        if embedding.weight is not net.output.weight:  # otherwise, it has a logit for padding
+        if embedding.weight is not net.output.weight:  # tied weights also produce the logit for padding
             assert (embedding.weight.grad[PAD] == 0).all()

@@ -1,4 +1,4 @@
-"""Inputs of the decoder in training: the true tokens, its own predictions, or a random choice for each token."""
+"""Tests the decoder's training inputs: true tokens, its own predictions, or a random choice for each token."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from lit_project.text.vocabulary import UNK
 
 @pytest.mark.parametrize("name", ALL)
 @torch.no_grad()
-def test_ratio_0_feeds_back_predictions_and_ratio_1_is_one_call_of_decode(name):
+def test_ratio_0_feeds_back_predictions_and_ratio_1_feeds_the_true_tokens(name):
     net = shared(name)
     source, lengths = sources(3, 8, 5)
     tokens = inputs(3, 6)
@@ -29,7 +29,7 @@ def test_ratio_0_feeds_back_predictions_and_ratio_1_is_one_call_of_decode(name):
 def test_fractional_ratio_draws_independently_for_each_token():
     ratio = 0.25
     net = make("gru, dot, plain")
-    net.output.bias[UNK] += 1000  # always predicts UNK, which is never true
+    net.output.bias[UNK] += 1000  # always predicts UNK, which is never the true token
     seen, decode = [], net.decode
     net.decode = lambda tokens, *args: seen.append(tokens) or decode(tokens, *args)
     count, steps = 200, 21
