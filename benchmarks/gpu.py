@@ -5,7 +5,7 @@
     python benchmarks/gpu.py --tiny --device cpu    try out the script; writes only to --out
 
 - same: trains the quickstarts without random layers on the device and on the CPU, in double precision if possible, so
-  that rounding does not matter. Their metrics must agree. Then trains every overlay without such a comparison.
+  that rounding does not matter. Their metrics must agree. Then trains with each overlay that has no such comparison.
 - resume: compares a run that was killed with SIGKILL and resumed, with `deterministic`, to an uninterrupted run. They
   must be equal bit for bit.
 - waits: counts the operations of training steps in which the CPU waits for the device. There should be none.

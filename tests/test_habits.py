@@ -68,7 +68,7 @@ def copied(text: str) -> list[str]:
     return [word for line in lines for word in line.split()[:-1] if not word.startswith("--")]
 
 
-def test_image_installs_only_with_make_and_copies_existing_files():
+def test_dockerfile_installs_with_make_and_copies_only_files_that_exist():
     commands = re.findall(r"^RUN (.*)", DOCKERFILE, re.MULTILINE)
     assert [target for command in commands for target in made(command)] == ["setup"]
     assert not any("pip install" in command for command in commands)

@@ -367,7 +367,7 @@ def test_is_compiled():
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_unscales_itself_and_loss_scale(fused):
+def test_unscales_itself_and_loss_scale_of_a_step(fused):
     optimizer = torch.optim.Adam([nn.Parameter(torch.ones(1))], fused=fused)
     assert _lightning.unscales_itself(optimizer) == fused
     assert torch.amp.GradScaler("cpu", init_scale=8.0).get_scale() == 8.0  # `loss_scale` uses this
@@ -468,7 +468,7 @@ def test_batch_norm():
 
 
 @pytest.mark.skipif(torch.__version__ < "2.14", reason="earlier versions of torch fix the length of an exported GRU")
-def test_recurrences_as_loops_export_a_gru_with_dynamic_length():
+def test_recurrences_as_loops_lets_an_exported_gru_accept_any_length():
     length = torch.export.Dim.DYNAMIC
     with ExitStack() as stack:
         for context in _lightning.recurrences_as_loops():

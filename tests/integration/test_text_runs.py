@@ -39,7 +39,7 @@ def test_two_processes_compute_the_gradient_of_the_full_batch(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_resumes_with_different_micro_batches_from_any_step(lit, monkeypatch):
+def test_a_run_can_resume_from_any_step_with_different_micro_batches(lit, monkeypatch):
     """The last step has fewer pairs. Runs stop in training and validation. The schedule depends on the run length."""
     command = (
         f"fit -c {CONFIG} --test_after_fit=false --data.size=300 --data.val_size=20 --data.test_size=20 "

@@ -59,7 +59,7 @@ def test_both_kinds_of_dropout_apply_only_during_training(place):
     assert torch.equal(net(x), net(x))
 
 
-def test_accepts_any_image_size_and_no_hidden_layer():
+def test_works_with_any_image_size_and_without_hidden_layers():
     assert CNN((3, 33, 20), 7, layers=[4, "pool", 8], hidden=0)(torch.rand(5, 3, 33, 20)).shape == (5, 7)
 
 

@@ -64,7 +64,7 @@ def test_forward_standardises_features_and_returns_target_units():
 
 
 def test_large_offsets_do_not_lose_precision(trainer):
-    """Features are Unix times within 17 minutes. In float32, there would be only nine distinct values."""
+    """Features are Unix timestamps that span 17 minutes. In float32, there would be only nine distinct values."""
     seconds = 1_700_000_000 + torch.arange(1000, dtype=torch.double)[:, None]
     data = TabularData(seconds, seconds * 2, ["time"], ["twice"], batch_size=64)
     task, runner = regressor(data, nn.Linear(1, 1), lr=0.05), trainer(max_epochs=5)

@@ -1,4 +1,4 @@
-"""Tests that an exported translator gives the same translations, even in a script that needs no torch or project."""
+"""Tests that exported translators give the same translations, even in a script without torch and this project."""
 
 import subprocess
 import sys

@@ -18,7 +18,7 @@ from toy.tasks import ImageClassifier
 
 
 class Images(ImageData):
-    """32 images `(1, 2, 2)` of two classes. One image is white."""
+    """32 images of shape `(1, 2, 2)` in two classes. One image is white."""
 
     def __init__(self):
         super().__init__(batch_size=8, seed=0)

@@ -174,8 +174,8 @@ class Ends(Callback):
         ("max_time", 3 * STEPS + 2, [3 * STEPS]),
     ],
 )
-def test_swa_includes_a_partial_epoch_ended_by_max_steps_but_not_by_a_stop(trainer, tmp_path, stop, end, counted):
-    """Reaching `max_steps` counts as an epoch end, but a stop does not. Averaging starts at the first epoch end."""
+def test_swa_includes_an_epoch_cut_short_by_max_steps_but_not_by_a_stop(trainer, tmp_path, stop, end, counted):
+    """Reaching `max_steps` ends an epoch, but a stop does not. Averaging starts at the end of the first epoch."""
     module, seen = task(), Ends(end if stop == "max_time" else None)
     options = {"max_steps": end} if stop == "max_steps" else {}
     callbacks = [Saver(), seen, SWA(start=2), Checkpoint(monitor=None)]

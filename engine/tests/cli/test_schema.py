@@ -1,4 +1,4 @@
-"""The JSON schema of configs, whose errors name the offending key."""
+"""The JSON schema for configs. Validation errors name the offending key."""
 
 import json
 import os

@@ -24,7 +24,7 @@ def test_drop_last_drops_samples_that_do_not_fill_a_step():
         assert found.unique(return_counts=True)[1].tolist() == [30, G, G]
 
 
-def test_processes_and_micro_batches_may_change_at_every_step():
+def test_the_number_of_processes_and_micro_batches_may_change_at_every_step():
     check_other_splits(images)
 
 

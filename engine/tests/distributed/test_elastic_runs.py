@@ -17,7 +17,7 @@ DOUBLE = """--trainer.precision=64-true --trainer.callbacks=[{"class_path":"Chec
 
 
 @pytest.mark.slow
-def test_a_run_resumes_with_different_micro_batches_from_any_step(lit, monkeypatch):
+def test_a_run_can_resume_from_any_step_with_different_micro_batches(lit, monkeypatch):
     """The last step has fewer samples. Runs stop in training or validation, and the schedule spans the whole run."""
     command = f"{FIT} {DOUBLE} --trainer.max_epochs=2 --data.eval_batch_size=60"
     whole = lit(f"{command} --data.batch_size=120 --run_name=whole")

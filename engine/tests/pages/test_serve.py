@@ -152,9 +152,9 @@ def test_only_pictures_that_the_task_has_written_are_sent(tmp_path):
     (tmp_path / "served" / "predictions").mkdir(parents=True)
     for file in (tmp_path / "served" / "predictions" / "mask.png", tmp_path / "secret.png"):
         file.write_bytes(b"x")
-    assert Predictor._shown(predictor, "mask.png").startswith("data:image/png;base64,")
+    assert Predictor._to_json(predictor, "mask.png").startswith("data:image/png;base64,")
     for text in ("../../secret.png", str(tmp_path / "secret.png")):
-        assert Predictor._shown(predictor, text) == text
+        assert Predictor._to_json(predictor, text) == text
 
 
 def test_form_fields_are_numbers_or_lists_of_options():

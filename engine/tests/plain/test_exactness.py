@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from metric_objects import Classifier, Data
+from test_own_code import check_resumed
 from test_plain import StopAfter
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate, random_split
@@ -82,18 +83,6 @@ class Pairs(Data):
         return CombinedLoader(loaders, mode="max_size")
 
 
-def check(lit, fit, batches):
-    whole = lit(fit, "--name whole")
-    assert whole.status == 0, whole.err
-    stop = f"{{class_path: {StopAfter.__module__}.StopAfter, init_args: {{batches: {batches}}}}}"
-    cut = lit(fit, "--name cut", ["--trainer.callbacks+=" + stop])
-    assert cut.status == 143, cut.err
-    resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
-    assert resumed.status == 0, resumed.err
-    assert differences(whole.run, resumed.run) == []
-    return whole.run
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -106,7 +95,7 @@ def check(lit, fit, batches):
     ],
 )
 def test_a_resumed_run_matches_an_uninterrupted_run_bit_for_bit(lit, options):
-    check(lit, f"fit {FIT}{options}", BATCHES + 5)
+    check_resumed(lit, f"fit {FIT}{options}", BATCHES + 5)
 
 
 class Stops(Classifier):

@@ -247,6 +247,18 @@ class Noisy(Data):
         return DataLoader(Noise(), batch_size=30)
 
 
+def check_resumed(lit, fit, batches):
+    """Check that a run that is stopped after a number of batches and resumed matches an uninterrupted run."""
+    whole = lit(fit, "--name whole")
+    assert whole.status == 0, whole.err
+    stop = f"{{class_path: {StopAfter.__module__}.StopAfter, init_args: {{batches: {batches}}}}}"
+    cut = lit(fit, "--name cut", ["--trainer.callbacks+=" + stop])
+    assert cut.status == 143, cut.err
+    resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
+    assert resumed.status == 0, resumed.err
+    assert differences(whole.run, resumed.run) == []
+
+
 @pytest.mark.parametrize(
     ("model", "batches"),
     [
@@ -260,15 +272,7 @@ class Noisy(Data):
     ],
 )
 def test_a_resumed_run_matches_an_uninterrupted_run_bit_for_bit(lit, model, batches):
-    fit = f"fit {DATA} --model test_own_code.{model}"
-    whole = lit(fit, "--name whole")
-    assert whole.status == 0, whole.err
-    stop = f"{{class_path: {StopAfter.__module__}.StopAfter, init_args: {{batches: {batches}}}}}"
-    cut = lit(fit, "--name cut", ["--trainer.callbacks+=" + stop])
-    assert cut.status == 143, cut.err
-    resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
-    assert resumed.status == 0, resumed.err
-    assert differences(whole.run, resumed.run) == []
+    check_resumed(lit, f"fit {DATA} --model test_own_code.{model}", batches)
 
 
 @pytest.mark.parametrize("data", ["Bucketed", "Noisy"])

@@ -17,7 +17,7 @@ from lit_engine.data.module import SplitData
 from lit_engine.run.directory import RunDir
 
 
-def test_run_is_named_after_config_and_time_and_printed_once(lit):
+def test_run_is_named_after_config_and_time_and_its_name_is_printed_once(lit):
     result = lit(f"fit -c configs/quickstart.yaml {TINY} -c configs/overlays/debug.yaml")
     lines = result.out.splitlines()
     assert [line for line in lines if line.startswith("run: ")] == lines[:1] == [f"run: {result.run}"]

@@ -73,7 +73,7 @@ def test_a_signal_during_the_sanity_check_creates_no_run(lit, monkeypatch, works
     assert not (workspace / "runs" / "quickstart").exists()
 
 
-def test_a_signal_while_drawing_the_last_figures_defers_the_test_to_resume(lit, monkeypatch):
+def test_a_signal_while_the_last_figures_are_drawn_postpones_the_test_until_resuming(lit, monkeypatch):
     from lit_engine.callbacks import figures
 
     at_call(monkeypatch, figures, "save_figure", 2, signal.SIGTERM)
@@ -128,7 +128,7 @@ def test_a_second_ctrl_c_ends_the_run_immediately(lit, monkeypatch):
 
 @pytest.mark.slow
 def test_a_stopped_wandb_trial_is_terminated_by_the_signal(workspace):
-    """W&B agents count exit status 143 as a failure, but not an end by SIGTERM. Shells report 143 for both."""
+    """W&B agents count exit status 143 as a failure, but not termination by SIGTERM. Shells report 143 for both."""
     process = subprocess.Popen(
         [sys.executable, "-m", "toy", "fit", *OPTIONS.split(), "--run_name=ended", "--trainer.max_epochs=2000"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "WANDB_SWEEP_ID": "sweep"},

@@ -86,7 +86,7 @@ def test_examples_include_every_value_and_both_limits(read):
         ({"command": ["toy", "fit", "${args_no_hyphens}"]}, "got the macros ['${args_no_hyphens}']"),
     ],
 )
-def test_invalid_sweeps_report_the_wrong_key(read, changes, message):
+def test_errors_for_invalid_sweeps_name_the_offending_key(read, changes, message):
     with pytest.raises(UserError) as error:
         read(**changes)
     assert message in str(error.value)

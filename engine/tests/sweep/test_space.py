@@ -87,7 +87,7 @@ def test_parameters_in_groups_have_dotted_names():
         parse_parameters({"model": {"parameters": {}}})
 
 
-def test_values_lists_all_grid_values_of_a_parameter():
+def test_parameter_values_contains_every_grid_value():
     q_uniform = {"distribution": "q_uniform", "min": 0.0, "max": 0.3, "q": 0.1}
     contents = {"a": {"values": [1, None]}, "b": {"value": 7}, "c": {"min": 1, "max": 3}, "d": q_uniform}
     grids = [parameter.values() for parameter in parse_parameters(contents)]

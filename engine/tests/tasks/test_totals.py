@@ -1,4 +1,4 @@
-"""Tests means over samples that are computed from sums and counts."""
+"""Tests that means over samples are computed from sums and counts."""
 
 from functools import partial
 

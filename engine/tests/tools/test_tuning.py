@@ -47,7 +47,7 @@ class Watched(torch.optim.SGD):
         return result
 
 
-def test_find_lr_uses_parameter_groups_and_first_epoch_freezing(trainer):
+def test_find_lr_respects_parameter_groups_and_freezing_in_the_first_epoch(trainer):
     """In step k, group i has the rate factor_i · 1e-6 · 1e7^(k/99). The search takes many epochs of this data."""
     Watched.steps = []
     body, late = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()), nn.Linear(16, 16)

@@ -1,4 +1,4 @@
-"""Tests beam search against brute force and a plain implementation, and checks the rules that it follows."""
+"""Compares beam search with brute force and a plain implementation, and tests its options."""
 
 import math
 from collections import defaultdict

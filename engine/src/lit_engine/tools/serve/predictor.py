@@ -40,7 +40,7 @@ class Predictor:
         self.task, self.data, self.trainer = load_for_prediction(opened, file, default_root_dir=folder)
         if hasattr(self.data, "num_workers"):
             self.data.num_workers = 0  # starting processes takes longer than reading a sample
-        self.kind: Any = "text" if hasattr(self.task, "served") else getattr(self.data, "predicts_on", None)
+        self.kind: Any = "text" if hasattr(self.task, "answer_text") else getattr(self.data, "predicts_on", None)
         if self.kind is None:
             raise UserError(f"{type(self.data).__name__} cannot predict on new samples: it has no `predict_from`")
         self.title = opened.name
@@ -86,7 +86,7 @@ class Predictor:
         return page(self.title, [STYLE, paragraph(self.about, soft=True), form], script=script)
 
     def answer(self, sample: bytes) -> dict[str, Any]:
-        """Return `rows` of predictions for an image file, a table or text. The task's `served` method handles text.
+        """Return `rows` of predictions for an image file, a table or text. The task's `answer_text` method handles text.
 
         For image files, `input` is a data URL of the image that the network receives.
 
