@@ -13,7 +13,8 @@ from lit_engine.data.module import Split
 from lit_engine.distributed.processes import print_once
 from lit_engine.errors import DataError
 
-SPLIT_FOLDERS = {"train": "train|training", "val": "val|valid|validation", "test": "test|testing"}
+SPLITS = {"train": "train|training", "val": "val|valid|validation", "test": "test|testing"}
+SPLIT_FOLDERS = {split: re.compile(rf"({n})([ _-]?(set|data|images))?", re.IGNORECASE) for split, n in SPLITS.items()}
 
 
 class Pictures(Dataset):
@@ -142,7 +143,7 @@ def _read_splits(root: Path, class_names: list[str] | None, image_size: int) -> 
     if not folders:
         classes = _folders_in(root)
         for path in classes:
-            if any(_is_split(path, names) for names in SPLIT_FOLDERS.values()):
+            if any(name.fullmatch(path.name) for name in SPLIT_FOLDERS.values()):
                 print_once(f"note: {path} is used as a class, because there is no other split and it has no subfolders")
         if classes and not class_names and not any(is_picture(file) for path in classes for file in path.iterdir()):
             raise DataError(
@@ -162,16 +163,11 @@ def _folders_in(folder: Path) -> list[Path]:
     return sorted((p for p in folder.iterdir() if p.is_dir() and p.name[0] != "."), key=lambda path: path.name)
 
 
-def _is_split(folder: Path, names: str) -> bool:
-    """Return whether a folder has one of the names of a split, such as `test` or `test_images`."""
-    return bool(re.fullmatch(rf"({names})([ _-]?(set|data|images))?", folder.name, re.IGNORECASE))
-
-
 def _split_folders(root: Path) -> dict[str, Path]:
     """Return the folder of each existing split. A single folder with files but no subfolders is treated as a class."""
     found: dict[str, Path] = {}
-    for split, names in SPLIT_FOLDERS.items():
-        folders = [path for path in _folders_in(root) if _is_split(path, names)]
+    for split, name in SPLIT_FOLDERS.items():
+        folders = [path for path in _folders_in(root) if name.fullmatch(path.name)]
         if len(folders) > 1:
             raise DataError(f"{root} has several folders for the {split} split: {', '.join(p.name for p in folders)}")
         if folders:

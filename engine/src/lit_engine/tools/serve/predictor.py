@@ -86,7 +86,7 @@ class Predictor:
         return page(self.title, [STYLE, paragraph(self.about, soft=True), form], script=script)
 
     def answer(self, sample: bytes) -> dict[str, Any]:
-        """Return `rows` of predictions for an image file, a table or text. The task's `answer_text` method handles text.
+        """Return `rows` of predictions for an image file, a table or text. The task's `answer_text` handles text.
 
         For image files, `input` is a data URL of the image that the network receives.
 
