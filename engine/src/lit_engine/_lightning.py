@@ -432,9 +432,9 @@ def metric_states(module: nn.Module) -> dict[str, dict[str, Any]]:
         if _is_tracker(metric):
             found[name] = {"length": len(metric)}
         if isinstance(metric, Metric):
-            states = apply_to_collection(metric.metric_state, Tensor, lambda state: state.detach().cpu().clone())
             others = {key: vars(metric)[key] for key in METRIC_ATTRIBUTES if key in vars(metric)}
-            found[name] = {"states": states, "count": metric._update_count, "attributes": others}
+            values = {"states": metric.metric_state, "attributes": others, "count": metric._update_count}
+            found[name] = apply_to_collection(values, Tensor, lambda value: value.detach().cpu().clone())
     return found
 
 

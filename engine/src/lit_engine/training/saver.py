@@ -427,7 +427,7 @@ class Saver(Callback):
         states = _lightning.metric_states(pl_module) if self._states is None else self._states
         own: dict[str, Any] = {"logged": _lightning.logged_so_far(trainer), "states": states}
         if trainer.world_size > 1 and not pl_module.automatic_optimization:  # DDP then does not broadcast buffers
-            own["buffers"] = dict(pl_module.named_buffers())
+            own["buffers"] = {name: buffer.cpu() for name, buffer in pl_module.named_buffers()}
         checkpoint["logged_so_far"] = all_gathered([own], trainer)
         trainable = _training_state(pl_module) | (_lightning.modes_in_training(trainer) if trainer.validating else {})
         checkpoint["trainable"] = {
