@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from metric_objects import Classifier, Data
-from test_own_code import check_resumed
+from test_own_code import Simple, check_resumed
 from test_plain import StopAfter
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate, random_split
@@ -47,6 +47,10 @@ class Metrics(Classifier):
         self.log("running", self.running(loss.detach()), on_step=True)
         self.log("lowest", self.extremes(loss.detach())["min"], on_step=True)
         return loss
+
+
+class Plain(Simple):
+    """Has nothing unusual."""
 
 
 class Pair(Classifier):
@@ -89,9 +93,9 @@ class Pairs(Data):
         "Rates --data metric_objects.Data",
         "Metrics --data metric_objects.Data",
         "Pair --data test_exactness.Pairs",
-        "Rates --data test_exactness.Tensors",
-        "Rates --data test_exactness.Tensors --data.num_workers=1",
-        "Metrics --data metric_objects.Data --trainer.precision=64-true",
+        "Plain --data test_exactness.Tensors",
+        "Plain --data test_exactness.Tensors --data.num_workers=1",
+        "Plain --data metric_objects.Data --trainer.precision=64-true",
     ],
 )
 def test_a_resumed_run_matches_an_uninterrupted_run_bit_for_bit(lit, options):
