@@ -301,7 +301,7 @@ def test_group_options_has_layer_sync_and_replace_setup():
     assert callable(_lightning.destroy_process_group)
 
 
-def test_wrap_again():
+def test_note_trainable_and_wrap_again():
     """In a real run, `configure_ddp` requires a process group."""
 
     class Strategy(DDPStrategy):
@@ -312,11 +312,14 @@ def test_wrap_again():
             pass
 
     strategy, module = Strategy(), Module()
-    strategy.model = first = nn.ModuleList([module])
-    _lightning.wrap_again(strategy, module, [True, True])
+    _lightning.note_trainable(strategy, module)
+    strategy.model = module
+    strategy.configure_ddp()
+    first = strategy.model
+    _lightning.wrap_again(strategy, module)
     assert strategy.model is first
     module.net.bias.requires_grad_(False)
-    _lightning.wrap_again(strategy, module, [True, True])
+    _lightning.wrap_again(strategy, module)
     assert strategy.model is not first
     second = strategy.model
     _lightning.wrap_again(strategy, module)

@@ -511,23 +511,34 @@ def group_options(strategy: Any) -> tuple[str, timedelta]:
 destroy_process_group = _destroy_dist_connection
 
 
-def wrap_again(strategy: Any, module: LightningModule, before: list[bool] | None = None) -> None:
+def note_trainable(strategy: Any, module: LightningModule) -> None:
+    """Make DDP note which parameters are trainable when it wraps the module, for `wrap_again`."""
+    if isinstance(strategy, DDPStrategy):
+
+        def configure() -> None:
+            type(strategy).configure_ddp(strategy)
+            vars(strategy.model)["trainable"] = [weight.requires_grad for weight in module.parameters()]
+
+        strategy.configure_ddp = configure  # type: ignore[method-assign]
+
+
+def wrap_again(strategy: Any, module: LightningModule) -> None:
     """Wrap the module in a new DistributedDataParallel, if the strategy uses it and the trainable parameters changed.
 
-    DDP only averages gradients of parameters that required gradients when the wrapper was created. `before` states
-    whether each parameter did when Lightning created the wrapper. If it is unknown, the module is wrapped.
+    DDP only averages gradients of parameters that required gradients when the wrapper was created. Without
+    `note_trainable`, these are unknown, and the module is always wrapped.
     """
     now = [weight.requires_grad for weight in module.parameters()]
-    if isinstance(strategy, DDPStrategy) and getattr(strategy.model, "trainable", before) != now:
+    if isinstance(strategy, DDPStrategy) and getattr(strategy.model, "trainable", None) != now:
         strategy.model = module
         strategy.configure_ddp()
-        vars(strategy.model)["trainable"] = now
 
 
 def restore_buffers(strategy: Any, module: LightningModule, buffers: dict[str, Tensor]) -> None:
     """Restore this process's buffers. DDP broadcast rank 0's when it wrapped the module, and must not do so again."""
-    for name, buffer in buffers.items():
-        module.get_buffer(name).copy_(buffer)
+    for name, buffer in module.named_buffers():
+        if name in buffers and buffer.shape == buffers[name].shape:
+            buffer.copy_(buffers[name])
     strategy.model.require_forward_param_sync = False
 
 

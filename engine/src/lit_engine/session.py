@@ -266,10 +266,10 @@ class Session:
                 if getattr(datamodule, "predicts_on", None) != kind:
                     name = type(datamodule).__name__
                     raise UserError(f"{name} cannot predict on {what}: define predicts_on = {kind!r} and predict_from")
-                table.inputs = datamodule.predict_from(self.options[kind])
                 path = Path(self.options[kind]).expanduser()
-                source = f"{kind}_{path.stem if path.is_file() else path.resolve().name}"
-                datamodule.predict_source, table.file = source, table.file.with_name(f"{source}.csv")
+                datamodule.predict_source = f"{kind}_{path.stem if path.is_file() else path.resolve().name}"
+                table.inputs = datamodule.predict_from(self.options[kind])
+                table.file = table.file.with_name(f"{datamodule.predict_source}.csv")
         trainer.predict(
             model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False
         )

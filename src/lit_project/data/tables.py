@@ -70,7 +70,7 @@ class CSV(TabularData):
             others = [name for name in source.names if name and name not in targets]
             features = others if feature_names is None else list(feature_names)
             named = [*features, *targets]
-            source.places(named)
+            source.places(named)  # raises an error for missing or repeated columns
             if twice := [name for name in named if named.count(name) > 1]:
                 raise DataError(f"{twice[0]!r} is listed twice among features and targets")
             if not features:

@@ -399,7 +399,7 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
         text.set_color(GREY)
     about = {"Description": PHOTOS if photos else CHART, **({"Comment": caption} if caption else {})}
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from")  # names of classes in other scripts
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # the font may lack characters of a name
         figure.savefig(file, transparent=photos, metadata=about)
     tag = re.sub(r"^(train|val|test)_", r"\1/", tag or name)
     for logger in [one for one in trainer.loggers if not isinstance(one, MetricsCSV)]:

@@ -224,7 +224,7 @@ class RunRecord(Callback):
         if trainer.is_global_zero:
             if self.provenance is not None:
                 self.provenance["data"] = fingerprints(trainer)
-                self.run.describe(self.config, {**self.provenance, "status": None})  # `ended` sets the status
+                self.run.describe(self.config, {**self.provenance, "status": None})  # `record_exit` sets the status
             if self.metrics is not None and self._resumed is not None:
                 self.metrics.load_state_dict(self._resumed)
         self.started = True

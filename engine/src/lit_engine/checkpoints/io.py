@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
-from lightning_utilities.core.apply_func import apply_to_collection
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from lit_engine.classes.names import resolve_class_paths
@@ -94,7 +93,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
         path = Path(path)
         for name in ("optimizer_states", "lr_schedulers"):  # a schedule may compute rates with NumPy
             if name in checkpoint:
-                checkpoint[name] = apply_to_collection(checkpoint[name], np.generic, np.generic.item)
+                checkpoint[name] = _without_numpy(checkpoint[name])
         try:
             with replacement(path) as temporary:
                 with temporary.open("wb") as file:
@@ -116,6 +115,15 @@ class SafeCheckpointIO(TorchCheckpointIO):
         """Load a checkpoint with `read`, which never executes code, regardless of `weights_only`."""
         content = self.loaded.pop(Path(path), None)
         return read(path, "cpu" if map_location is None else map_location) if content is None else content
+
+
+def _without_numpy(value: Any) -> Any:
+    """Replace NumPy numbers in dicts, lists and tuples with Python numbers."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) is dict:
+        return {key: _without_numpy(inner) for key, inner in value.items()}
+    return type(value)(map(_without_numpy, value)) if type(value) in (list, tuple) else value
 
 
 def _reason(error: BaseException) -> str:

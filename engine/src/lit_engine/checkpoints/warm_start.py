@@ -17,8 +17,11 @@ from lit_engine.run.options import iterate_changes
 
 # Parts of a task whose state a resumed run restores from its checkpoint, not from the config.
 FROM_CHECKPOINT = ("optimizer", "schedulers", "parameter_groups", "parts")
-# Options of data modules that do not change which samples are evaluated.
-BATCHING = ("batch_size", "global_batch_size", "eval_batch_size", "num_workers", "pin_memory", "on_device")
+# Options of data modules that usually do not change which samples are evaluated.
+OTHER_OPTIONS = (
+    "root", "batch_size", "global_batch_size", "eval_batch_size", "drop_last", "sampling", "corrections",
+    "train_transforms", "num_workers", "pin_memory", "on_device",
+)  # fmt: skip
 
 
 def state_of(content: dict[str, Any], checkpoint: Path) -> dict[str, Tensor]:
@@ -58,11 +61,11 @@ def check_fits(
 
 
 def changed_evaluation(run: Path, config: Mapping[str, Any]) -> list[str]:
-    """Return descriptions of options that evaluate a run on other samples, or differently, than its config."""
+    """Describe the options with which a run is evaluated on different samples or with a different precision."""
     both = []
     for one in (resolve_class_paths(RunDir(run).config()), config):
         data, trainer = one.get("data") or {}, one.get("trainer") or {}
-        options = {name: value for name, value in data.get("init_args", {}).items() if name not in BATCHING}
+        options = {name: value for name, value in data.get("init_args", {}).items() if name not in OTHER_OPTIONS}
         limits = {name: trainer.get(name) for name in ("limit_val_batches", "limit_test_batches", "precision")}
         both.append({"data": {**data, "init_args": options}, "trainer": limits})
     return _describe_changes(*both)

@@ -424,6 +424,8 @@ class LitCLI(LightningCLI):
             seed_setup(owner, self.options.seed_everything)
         check_links(self.plain["model"], self.datamodule, self.links)
         self.hyper_parameters = hyper_parameters(copy.deepcopy(self.plain["model"]), self.datamodule, self.links)
+        if self.trainer.precision == "64-true":
+            self.model.double()  # Lightning converts the model after loading, which would round the weights to float32
         if isinstance(self.model, Task):  # other modules may store objects in their own hparams
             self.model.save_hyperparameters(self.hyper_parameters, logger=False)
 

@@ -208,11 +208,10 @@ class SeededSamples:
         return self._dataset[index]
 
     def __getitems__(self, places: list[tuple[int, Any]]) -> list[Any]:
-        if not self._draws:
-            seed_cpu(places[0][0])  # for a collate function that draws random numbers
+        if self._whole_batches or not self._draws:
+            seed_cpu(places[0][0])  # also for a collate function that draws random numbers
         if not self._whole_batches:
             return [self[place] for place in places]
-        seed_cpu(places[0][0])
         return self._dataset.__getitems__([index for _, index in places])
 
 

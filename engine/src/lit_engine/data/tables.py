@@ -283,7 +283,8 @@ class TabularData(SplitData):
             DataError: if the file is invalid (see `CSVFile`).
         """
         tables = (CSVFile(file, delimiter) for delimiter in (self.delimiter, *",;\t|"))
-        table = next((one for one in tables if {*self.feature_names} <= {*one.names}), CSVFile(file, self.delimiter))
+        table = next((one for one in tables if {*self.feature_names} <= {*one.names}), None)
+        table = table or CSVFile(file, self.delimiter)
         features = table.read(self.feature_names).to(WIDE)
         try:
             targets = table.read(self.target_names).to(WIDE)

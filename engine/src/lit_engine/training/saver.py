@@ -128,7 +128,7 @@ class Saver(Callback):
         self._metrics: dict[str, Any] = {}
         self._logged: list[dict[str, Any]] = []  # values logged before resuming, kept until the first batch is logged
         self._batches: int | None = None  # batches per epoch when the run was stopped
-        self._buffers: dict[str, Tensor] = {}  # buffers of this process if processes have different ones
+        self._buffers: dict[str, Tensor] = {}  # statistics of this process's batch norm layers
         self._accumulated: dict[str, Tensor] = {}  # gradients of manual optimization when the run was stopped
         self._states: dict[str, Any] | None = None  # torchmetrics states before the current validation
         self._sums: list[Tensor] = []  # sums of the weights and buffers before the current validation
@@ -146,10 +146,9 @@ class Saver(Callback):
         _lightning.skip_batches_of_evaluation(trainer)
         _lightning.disable_requeue(trainer)  # Lightning would requeue the SLURM job with a checkpoint of its own
         _lightning.process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
-        if trainer.precision == "64-true":
-            pl_module.double()  # Lightning converts the module after loading, which would round the weights to float32
         if stage != "fit":
             return
+        _lightning.note_trainable(trainer.strategy, pl_module)
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         if any(isinstance(one, StochasticWeightAveraging) for one in callbacks):
             raise UserError(
@@ -216,9 +215,7 @@ class Saver(Callback):
 
     def after_epoch_start(self, trainer: Trainer) -> None:
         """Average the gradients of parameters that hooks, for example of BackboneFinetuning, have just unfrozen."""
-        module = trainer.lightning_module
-        before = [self._trainable_at_start.get(name, True) for name, _ in module.named_parameters()]
-        _lightning.wrap_again(trainer.strategy, module, before)
+        _lightning.wrap_again(trainer.strategy, trainer.lightning_module)
 
     def _check_loader(self, trainer: Trainer) -> None:
         """Raise UserError if the number of batches changed, and warn if a loader cannot resume mid-epoch."""
@@ -288,7 +285,7 @@ class Saver(Callback):
         validates = _lightning.will_validate(trainer)
         _lightning.log_step(trainer)
         # `last.ckpt` is saved at the end of the epoch instead, or after the run's last validation.
-        if trainer.is_last_batch and (not validates or trainer.should_stop):
+        if trainer.is_last_batch and (not validates or is_stopped(trainer)):
             return
         moment = "validation" if validates else "step"
         if self._cut_short:
@@ -338,7 +335,7 @@ class Saver(Callback):
         if trainer.state.fn != "fit" or unequal or self._within_step:
             return
         number, due = self._agree(trainer)
-        if trainer.should_stop:  # This is the last validation. A resumed run would not repeat it.
+        if is_stopped(trainer):  # This is the last validation. A resumed run would not repeat it.
             return
         can_stop = (number or due) and (trainer.sanity_checking or self._save_within_validation(trainer, pl_module))
         if number and can_stop:
@@ -427,7 +424,12 @@ class Saver(Callback):
         states = _lightning.metric_states(pl_module) if self._states is None else self._states
         own: dict[str, Any] = {"logged": _lightning.logged_so_far(trainer), "states": states}
         if trainer.world_size > 1 and not pl_module.automatic_optimization:  # DDP then does not broadcast buffers
-            own["buffers"] = {name: buffer.cpu() for name, buffer in pl_module.named_buffers()}
+            own["buffers"] = {
+                f"{name}.{key}": buffer.cpu()
+                for name, part in pl_module.named_modules()
+                if isinstance(part, _lightning.BatchNorm)
+                for key, buffer in part.named_buffers()
+            }
         checkpoint["logged_so_far"] = all_gathered([own], trainer)
         trainable = _training_state(pl_module) | (_lightning.modes_in_training(trainer) if trainer.validating else {})
         checkpoint["trainable"] = {
@@ -494,8 +496,12 @@ def _finite(module: LightningModule) -> bool:
     return not weights or bool(total_norm(weights).isfinite())
 
 
-def will_end(trainer: Trainer) -> bool:
-    """Return whether training ends after this step. A requested stop waits for min_epochs and min_steps."""
-    step = trainer.global_step
+def is_stopped(trainer: Trainer) -> bool:
+    """Return whether a requested stop ends training. It waits for min_epochs and min_steps."""
     may_stop = trainer.should_stop and trainer.current_epoch >= (trainer.min_epochs or 0)
-    return (may_stop and step >= (trainer.min_steps or 0)) or step == trainer.max_steps
+    return may_stop and trainer.global_step >= (trainer.min_steps or 0)
+
+
+def will_end(trainer: Trainer) -> bool:
+    """Return whether training ends after this step."""
+    return is_stopped(trainer) or trainer.global_step == trainer.max_steps

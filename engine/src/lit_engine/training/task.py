@@ -331,6 +331,8 @@ class Task(_lightning.QuickModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore this replica's sums. If the number of replicas changed, the first replica receives all sums."""
         trainer = _lightning.trainer_of(self)
+        if trainer is not None and trainer.precision == "64-true":
+            self.double()  # Lightning converts the module after loading, which would round the weights to float32
         running = checkpoint.get("running", {})
         self._clock = Clock(running.get("seconds", 0.0))
         if running:

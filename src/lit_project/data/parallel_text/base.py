@@ -257,7 +257,7 @@ class CarvedData(TranslationData):
         return {}
 
     @cached_property
-    def _carve_splits(self) -> dict[str, Pairs]:
+    def _all_splits(self) -> dict[str, Pairs]:
         given, pool = self.given_splits(), self.keep(self.pool())
         sizes = {"val": self.val_size, "test": self.test_size}
         sizes = {name: size for name, size in sizes.items() if name not in given}
@@ -278,7 +278,7 @@ class CarvedData(TranslationData):
         return {**{name: [pool[i] for i in own] for name, own in indices.items()}, **given}
 
     def read(self, split: Split) -> Pairs:
-        return self._carve_splits[split]
+        return self._all_splits[split]
 
     def _is_overlong(self, pair: tuple[str, str]) -> bool:
         """Return whether either sentence has more than `max_length` words.

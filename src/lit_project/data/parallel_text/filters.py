@@ -14,7 +14,7 @@ Ids = list[list[int]]
 def filter_by_length(
     sources: Ids, targets: Ids, pairs: Pairs, max_length: int, overlong: Overlong | None
 ) -> tuple[Ids, Ids, int]:
-    """Drop or truncate pairs with more than `max_length` tokens, and return sources, targets and their number.
+    """Drop or truncate overlong pairs. Return the sources, the targets and the number of overlong pairs.
 
     Args:
         sources: token ids without BOS and EOS.

@@ -48,13 +48,13 @@ class SweepConfig:
             UserError: the file cannot be read, or its content or an override is invalid.
         """
         try:
-            return cls._validate(load_yaml(file.read_text(encoding="utf-8")), overrides)
+            return cls._from_content(load_yaml(file.read_text(encoding="utf-8")), overrides)
         except (OSError, UserError, ValueError, TypeError, yaml.YAMLError) as error:
             reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
             raise UserError(f"cannot read the sweep {file}: {reason}") from error
 
     @classmethod
-    def _validate(cls, content: Any, overrides: Sequence[str]) -> "SweepConfig":
+    def _from_content(cls, content: Any, overrides: Sequence[str]) -> "SweepConfig":
         _require(isinstance(content, Mapping), "the file needs method, metric, parameters and command")
         _check_known("a sweep", content, (*KEYS, *OTHER_KEYS))
         method, metric = content.get("method"), content.get("metric")
