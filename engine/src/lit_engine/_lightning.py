@@ -419,7 +419,7 @@ def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
         item.has_reset, item._computed = False, None
 
 
-METRIC_ATTRIBUTES = ("min_val", "max_val", "_num_vals_seen")  # of MinMaxMetric and Running, which are not states
+METRIC_ATTRIBUTES = ("min_val", "max_val", "_num_vals_seen")  # MinMaxMetric and Running do not register them as states
 
 
 def metric_states(module: nn.Module) -> dict[str, dict[str, Any]]:
@@ -512,7 +512,7 @@ destroy_process_group = _destroy_dist_connection
 
 
 def note_trainable(strategy: Any, module: LightningModule) -> None:
-    """Make DDP note which parameters are trainable when it wraps the module, for `wrap_again`."""
+    """Record which parameters are trainable when DDP wraps the module, for use by `wrap_again`."""
     if isinstance(strategy, DDPStrategy):
 
         def configure() -> None:
@@ -525,8 +525,8 @@ def note_trainable(strategy: Any, module: LightningModule) -> None:
 def wrap_again(strategy: Any, module: LightningModule) -> None:
     """Wrap the module in a new DistributedDataParallel, if the strategy uses it and the trainable parameters changed.
 
-    DDP only averages gradients of parameters that required gradients when the wrapper was created. Without
-    `note_trainable`, these are unknown, and the module is always wrapped.
+    DDP only averages gradients of parameters that required gradients when the wrapper was created. If
+    `note_trainable` was not called, these parameters are unknown, so the module is always wrapped again.
     """
     now = [weight.requires_grad for weight in module.parameters()]
     if isinstance(strategy, DDPStrategy) and getattr(strategy.model, "trainable", None) != now:
@@ -535,7 +535,7 @@ def wrap_again(strategy: Any, module: LightningModule) -> None:
 
 
 def restore_buffers(strategy: Any, module: LightningModule, buffers: dict[str, Tensor]) -> None:
-    """Restore this process's buffers. DDP broadcast rank 0's when it wrapped the module, and must not do so again."""
+    """Restore this process's buffers, which DDP replaced with those of rank 0. Keep DDP from replacing them again."""
     for name, buffer in module.named_buffers():
         if name in buffers and buffer.shape == buffers[name].shape:
             buffer.copy_(buffers[name])

@@ -202,7 +202,7 @@ class Session:
             print_once(f"weights from {weights}:\n{found}")
 
     def _train(self, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
-        """Train until the end, or set `again` if memory ran out.
+        """Train to completion, or set `again` if memory runs out.
 
         Raises:
             Interrupted: a signal arrived while the last figures were being drawn.

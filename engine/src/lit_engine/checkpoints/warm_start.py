@@ -61,7 +61,7 @@ def check_fits(
 
 
 def changed_evaluation(run: Path, config: Mapping[str, Any]) -> list[str]:
-    """Describe the options with which a run is evaluated on different samples or with a different precision."""
+    """Describe the options that make an evaluation use different samples or a different precision than the run."""
     both = []
     for one in (resolve_class_paths(RunDir(run).config()), config):
         data, trainer = one.get("data") or {}, one.get("trainer") or {}

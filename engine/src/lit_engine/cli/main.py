@@ -274,8 +274,8 @@ def _kill_workers() -> None:
 def _leave(statuses: list[int]) -> None:
     """End the process at once. Python would take seconds to destroy all objects of the imported modules.
 
-    A W&B agent gives up after a few trials with exit status 143. A process that was stopped by SIGTERM therefore kills
-    itself with SIGTERM instead of exiting with this status.
+    A W&B agent gives up once a few trials have exited with status 143. A process that was stopped by SIGTERM therefore
+    kills itself with SIGTERM instead of exiting with this status.
     """
     # After an uncaught exception, or if coverage still has to save its data, let Python exit as usual.
     if not statuses or "coverage" in sys.modules:

@@ -55,7 +55,7 @@ def recorded_name(name: str, stage: str) -> str:
 
 
 def find_metric(name: str, known: Iterable[str], stages: tuple[str, str] = ("val", "test")) -> str:
-    """Return the recorded name of a metric, from the first of two stages that has it. Unknown names are unchanged."""
+    """Return the recorded name of a metric. Two stages are searched in order. Unknown names are returned unchanged."""
     names = (recorded_name(name, stages[0]), name, recorded_name(name, stages[1]))
     return next((one for one in names if one in known), name)
 

@@ -1,4 +1,4 @@
-"""The output of commands: files, and the JSON document of the `--json` option."""
+"""Output of commands: files, and the JSON document printed with `--json`."""
 
 import json
 import math

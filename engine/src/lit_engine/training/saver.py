@@ -32,7 +32,7 @@ OUT_OF_MEMORY = (
     "trainer.precision=bf16-mixed also needs less memory"
 )
 ONE_SAMPLE = "batch norm cannot train on a batch of one sample: set --data.drop_last=true or change data.batch_size"
-# The module's hooks after which `Saver` runs.
+# The module's hooks that run before `Saver` looks at the trainer.
 LAST_HOOKS = ("on_train_start", "on_train_epoch_start", "on_train_batch_end", "on_validation_end")
 
 
@@ -497,7 +497,7 @@ def _finite(module: LightningModule) -> bool:
 
 
 def is_stopped(trainer: Trainer) -> bool:
-    """Return whether a requested stop ends training. It waits for min_epochs and min_steps."""
+    """Return whether a requested stop ends training now. A stop takes effect only after min_epochs and min_steps."""
     may_stop = trainer.should_stop and trainer.current_epoch >= (trainer.min_epochs or 0)
     return may_stop and trainer.global_step >= (trainer.min_steps or 0)
 
