@@ -103,7 +103,7 @@ def test_impossible_val_size_is_an_error(splits, val_size):
     shutil.rmtree(root / "val")
     with pytest.raises(DataError, match="one split of the 21 samples would be empty"):
         small(root, val_size=val_size).setup("fit")
-    with pytest.raises(DataError, match="val_size must be a fraction below 1 or a whole number"):
+    with pytest.raises(DataError, match="val_size must be a fraction between 0 and 1 or a number of samples"):
         small(root, val_size=2.5).setup("fit")
 
 

@@ -535,7 +535,7 @@ def wrap_again(strategy: Any, module: LightningModule) -> None:
 
 
 def restore_buffers(strategy: Any, module: LightningModule, buffers: dict[str, Tensor]) -> None:
-    """Restore this process's buffers, which DDP replaced with those of rank 0. Keep DDP from replacing them again."""
+    """Restore the buffers of this process after DDP has broadcast rank 0's buffers, and prevent another broadcast."""
     for name, buffer in module.named_buffers():
         if name in buffers and buffer.shape == buffers[name].shape:
             buffer.copy_(buffers[name])

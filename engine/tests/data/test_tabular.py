@@ -60,7 +60,7 @@ def test_statistics_are_computed_from_training_rows_only():
         ({"rows": 0}, "0 rows are too few"),
         ({"test_size": 39}, "40 rows are too few: test_size 39 .* result in 39 test, 0 validation"),
         ({"test_size": 38, "val_size": 1}, "and 1 training rows"),
-        ({"val_size": 0}, "val_size must be a fraction between 0 and 1 or a number of rows, got 0"),
+        ({"val_size": 0}, "val_size must be a fraction between 0 and 1 or a number of samples, got 0"),
         ({"test_size": float("nan")}, "test_size must be a fraction"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"feature_mean": [1.0]}, "1 means and 3 standard deviations for columns row, noise, constant"),

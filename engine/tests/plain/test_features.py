@@ -105,7 +105,7 @@ class Padded(Mean):
 
 
 class Tested(Three):
-    """Uses the training samples for testing, too."""
+    """Also tests on the training samples."""
 
     def test_dataloader(self):
         return self.train_dataloader()

@@ -248,7 +248,7 @@ class Noisy(Data):
 
 
 def check_resumed(lit, fit, batches):
-    """Check that a run that is stopped after a number of batches and resumed matches an uninterrupted run."""
+    """Check that a run that is stopped after a number of batches and resumed matches the uninterrupted run returned."""
     whole = lit(fit, "--name whole")
     assert whole.status == 0, whole.err
     stop = f"{{class_path: {StopAfter.__module__}.StopAfter, init_args: {{batches: {batches}}}}}"
@@ -257,6 +257,7 @@ def check_resumed(lit, fit, batches):
     resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
     assert resumed.status == 0, resumed.err
     assert differences(whole.run, resumed.run) == []
+    return whole.run
 
 
 @pytest.mark.parametrize(
@@ -341,17 +342,11 @@ class Neighbors(Classifier):
 
 
 def test_a_run_resumes_exactly_if_a_hook_iterates_over_the_training_data(lit):
-    fit = f"fit --model test_own_code.Neighbors {DATA} --trainer.val_check_interval=5"
-    whole = lit(fit, "--name whole")
-    assert whole.status == 0, whole.err
-    known = [row["val/known"] for row in csv.DictReader((whole.run / "metrics.csv").open()) if row["val/known"]]
+    whole = check_resumed(
+        lit, f"fit --model test_own_code.Neighbors {DATA} --trainer.val_check_interval=5", BATCHES + 5
+    )
+    known = [row["val/known"] for row in csv.DictReader((whole / "metrics.csv").open()) if row["val/known"]]
     assert known == 4 * ["300"]
-    stop = f"{{class_path: {StopAfter.__module__}.StopAfter, init_args: {{batches: {BATCHES + 5}}}}}"
-    cut = lit(fit, "--name cut", ["--trainer.callbacks+=" + stop])
-    assert cut.status == 143, cut.err
-    resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
-    assert resumed.status == 0, resumed.err
-    assert differences(whole.run, resumed.run) == []
 
 
 class Choosing(Classifier):

@@ -39,8 +39,10 @@ from lit_engine.run.options import options_of, same_value
 from lit_engine.training.plain import LOADERS, OWN_DATA, OwnData, seed_setup
 from lit_engine.training.task import Task
 
-TEXTS = (f"--{option.name}" for option in OPTIONS if option.type in (str, str | None))
-NEED_A_VALUE = (CONFIG, "--ckpt_path", "--notify", *TEXTS)
+NEED_A_VALUE = (
+    CONFIG, "--ckpt_path", "--notify",
+    *(f"--{option.name}" for option in OPTIONS if option.type in (str, str | None)),
+)  # fmt: skip
 
 # Options of `predict` for new samples, with a description of their content.
 # A data module's `predicts_on` is one of these options.

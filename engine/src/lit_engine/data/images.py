@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
 from lit_engine._lightning import ready_batches
-from lit_engine.data.module import Rows, Split, SplitData, split_by_class
+from lit_engine.data.module import Rows, Split, SplitData, size_of_split, split_by_class
 from lit_engine.data.sampler import seed_step
 from lit_engine.data.sampling import labels_of
 from lit_engine.errors import DataError
@@ -426,7 +426,7 @@ class DatasetImages(ImageData):
         self.mean, self.std = list(mean), list(std)
         whole: Any = train
         if whole is not None and test is None:
-            size = _count("test_size", test_size, len(whole))
+            size = size_of_split("test_size", test_size, len(whole)) if test_size else 0
             if size or self.folds:
                 parts = self.hold_out(len(whole), size, labels_of(whole), stratified=True)
                 train, test = (Subset(whole, part.tolist()) for part in parts)
@@ -443,7 +443,7 @@ class DatasetImages(ImageData):
             if "train" in self._given and "val" not in self._given:
                 train = self._given["train"]
                 size = len(train)
-                val_size = _count("val_size", self._val_size, size) if self._val_size > 0 else 0
+                val_size = size_of_split("val_size", self._val_size, size) if self._val_size > 0 else 0
                 if not 0 < val_size < size:
                     raise DataError(f"with val_size {self._val_size}, one split of the {size} samples would be empty")
                 parts = split_by_class(size, val_size, labels_of(train))
@@ -458,10 +458,3 @@ class DatasetImages(ImageData):
     def has_split(self, split: Split) -> bool:
         """Return whether the split exists. If there is training data, a validation split can be taken from it."""
         return split in self._given or (split == "val" and "train" in self._given)
-
-
-def _count(name: str, size: float, samples: int) -> int:
-    """Convert the size of a split, which may be a fraction of `samples`, to a number of samples."""
-    if size >= 1 and size != int(size):
-        raise DataError(f"{name} must be a fraction below 1 or a whole number, got {size}")
-    return int(size) if size >= 1 else round(size * samples)

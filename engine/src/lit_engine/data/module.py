@@ -1,5 +1,6 @@
 """Base class for data modules. Splits are loaded once, and the order of samples depends only on (seed, epoch)."""
 
+import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any, ClassVar, Literal
@@ -316,6 +317,17 @@ def has_test(datamodule: Any) -> bool:
 
 # The seed for random splits is constant, so that splits do not depend on the run's seed.
 SPLIT_SEED = 2017
+
+
+def size_of_split(name: str, size: float, samples: int) -> int:
+    """Convert the size of a split, which may be a fraction of `samples`, to a number of samples.
+
+    Raises:
+        DataError: if the size is not positive, or at least 1 but not a whole number. The message contains `name`.
+    """
+    if not 0 < size < math.inf or (size >= 1 and size != int(size)):
+        raise DataError(f"{name} must be a fraction between 0 and 1 or a number of samples, got {size}")
+    return int(size) if size >= 1 else round(size * samples)
 
 
 def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_engine.data.module import Rows, Split, SplitData, random_split
+from lit_engine.data.module import Rows, Split, SplitData, random_split, size_of_split
 from lit_engine.errors import DataError, did_you_mean
 
 TAB = "\t"
@@ -233,8 +233,8 @@ class TabularData(SplitData):
 
     def _split(self, features: Tensor, targets: Tensor, test_size: float, val_size: float) -> dict[str, Any]:
         rows = len(features)
-        rest, test = self.hold_out(rows, min(rows, _rows("test_size", test_size, rows)))
-        val_rows = _rows("val_size", val_size, len(rest))
+        rest, test = self.hold_out(rows, min(rows, size_of_split("test_size", test_size, rows)))
+        val_rows = size_of_split("val_size", val_size, len(rest))
         if min(len(test), val_rows) < 1 or len(rest) - val_rows < 2:
             raise DataError(
                 f"{rows} rows are too few: test_size {test_size} and val_size {val_size} result in {len(test)} test, "
@@ -252,7 +252,7 @@ class TabularData(SplitData):
         if mean is None or std is None:
             values = self.splits["train"][part].double()
             own_std = values.std(dim=0, correction=0)
-            # After rounding, the standard deviation of equal values may not be 0, and that of tiny values may be 0.
+            # Rounding can make the standard deviation of equal values nonzero, and that of tiny values zero.
             own_std[(values == values[0]).all(dim=0) | (own_std == 0)] = 1
             mean, std = mean or values.mean(dim=0).tolist(), std or own_std.tolist()
         if not len(mean) == len(std) == len(names):
@@ -274,7 +274,7 @@ class TabularData(SplitData):
         """Make `predict` read the rows of a CSV file instead of the test split.
 
         The columns may be in any order, and other columns are ignored. Targets are read if all rows contain them. The
-        delimiter may differ from that of the training data.
+        file may use a different delimiter than the training data.
 
         Returns:
             A dict from row numbers to the cells of each row, for the prediction table.
@@ -304,10 +304,3 @@ def _finite(values: Tensor, names: Sequence[str]) -> Tensor:
         row, column = wrong[0].tolist()
         raise DataError(f"sample {row}, column {names[column]!r}: not a finite float32 number")
     return values
-
-
-def _rows(name: str, size: float, rows: int) -> int:
-    """Convert the `size` of a split, which may be a fraction of `rows`, to a number of rows."""
-    if not 0 < size < math.inf or (size >= 1 and size != int(size)):
-        raise DataError(f"{name} must be a fraction between 0 and 1 or a number of rows, got {size}")
-    return int(size) if size >= 1 else round(rows * size)

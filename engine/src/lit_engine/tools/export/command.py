@@ -41,8 +41,8 @@ def export(args: Sequence[str]) -> int:
 
     Raises:
         UserError: an option is invalid, or packages, weights or data are missing. Also raised if the model cannot be
-            exported, or if an exported file's outputs differ from those of `predict`. No file is written in any of
-            these cases.
+            exported, or if the outputs of an exported file do not match `predict`. In all of these cases, no file is
+            written.
     """
     options = option_parser().parse_args(list(args))
     formats = list(dict.fromkeys(options.format.split(",")))

@@ -62,7 +62,7 @@ class Exporter:
         """Write all files to a folder and return a note about each file.
 
         Raises:
-            UserError: the model cannot be exported, or an exported file's outputs differ from those of `predict`.
+            UserError: the model cannot be exported, or the outputs of an exported file do not match `predict`.
         """
         task: Any = self.task
         make = task.exported if self.has_exported else partial(export_forward, task)
