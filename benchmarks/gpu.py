@@ -1,4 +1,4 @@
-"""Check results and resuming, and measure speed and time to a target accuracy, on a GPU with one command.
+"""With one command, check results and resuming on a GPU, and measure speed and time to a target accuracy.
 
     python benchmarks/gpu.py                        run all parts; writes results/gpu.json
     python benchmarks/gpu.py same resume            run only these parts; the file keeps the results of the others
@@ -100,7 +100,7 @@ class TimeTo(Callback):
         self.begin = self.begin or time.perf_counter()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stop the clock and the training if the target is reached."""
+        """Stop the clock and end training once the target is reached."""
         if self.begin and TimeTo.seconds is None and trainer.callback_metrics[self.metric] >= self.target:
             TimeTo.seconds = time.perf_counter() - self.begin
             trainer.should_stop = True

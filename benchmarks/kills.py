@@ -139,10 +139,10 @@ def kill() -> None:
 
 
 class Injector:
-    """Hooks that count how many times each named moment occurs, and kill this process at one of them.
+    """Hooks that count how many times each named point is reached, and kill this process at one of them.
 
     Attributes:
-        counts: How many times each moment has occurred.
+        counts: How many times each point has been reached.
     """
 
     def __init__(self, moment: str = "", number: int = 0) -> None:

@@ -98,7 +98,7 @@ def output(*command: str | Path, path: str = "") -> str:
 
 
 def clocked() -> Times:
-    """Return the time per 1,000 images or tokens of the latest epoch, after the warm-up. CPU time is NaN."""
+    """Return the time per 1,000 images or tokens in the latest epoch, excluding the warm-up. CPU time is NaN."""
     (start, _), *steps = StepClock.steps[SKIP - 1 :]
     return Times(1000 * (steps[-1][0] - start) / sum(size for _, size in steps), math.nan)
 

@@ -2,11 +2,11 @@
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/precision.py
 
-Trains a CNN with `lit-project fit` in a terminal, for each of {float32, bf16-mixed} × {channels_last
-false, true}, interleaved. Each round uses one seed for a few epochs of 100 steps (12,800 images). The first epoch is
-not timed. An epoch includes the validation on 5,000 images. Ratios are medians over the rounds.
-Accuracies are validation accuracies after the last epoch. Differences from float32 compare runs with the same seed, so
-that they are not confused with the variation between seeds.
+Trains a CNN with `lit-project fit` in a terminal, for each of {float32, bf16-mixed} × {channels_last false, true},
+interleaved. Each round uses one seed for a few epochs of 100 steps (12,800 images). The first epoch is not timed. An
+epoch includes the validation on 5,000 images. Ratios are medians over the rounds. Accuracies are validation accuracies
+after the last epoch. Each difference from float32 is between runs with the same seed, so that it is not confused with
+the variation between seeds.
 
 bfloat16 is fast only on some processors: see `configs/overlays/bf16.yaml`.
 """

@@ -60,7 +60,7 @@ def train(folder: Path, name: str, kill: str = "-1 - -1") -> tuple[int, str]:
 
 
 def content(folder: Path, name: str) -> dict[str, Any]:
-    """Return the content of the run's last checkpoint, without times and the run's name."""
+    """Return the contents of the run's last checkpoint, without times or the run's name."""
     found = leaves(read(folder / "runs" / "quickstart" / name / "checkpoints" / "last.ckpt"))
     return {path.replace(name, "RUN"): v.replace(name, "RUN") if isinstance(v, str) else v for path, v in found}
 

@@ -73,7 +73,7 @@ PAGES = [
 
 
 def shown(text: str, first: int, last: int, folder: Path) -> str:
-    """Return the first and last lines, without local paths and progress bars."""
+    """Return the first and last lines, without local paths or progress bars."""
     text = re.sub(
         r"\x1b\[[\d;]*[A-Za-z]|^.*\r(?!\n)", "", text.replace(f"{folder}/", "").replace(str(folder), "."), flags=re.M
     )

@@ -17,10 +17,11 @@ All variants run in one process, interleaved over several rounds. Results are me
 with their minimum and maximum. Timing covers complete steps: batch creation, forward, loss, backward and optimizer.
 Tokens are target tokens including end-of-sentence, without padding.
 
-The share of peak compares the FLOP/s of a step's matrix products to `torch.mm` on two float32 matrices of 2048 × 2048
-in the same round and with the same number of threads. `torch.utils.flop_counter` counts the operations over the timed
-batches, including the backward pass and padding. On the CPU it counts the products inside `nn.GRU` (but not `nn.LSTM`,
-which is one fused call). This is checked against the formula 2 · 3 H (E + H) per token before anything is measured.
+The share of peak is the FLOP/s of a step's matrix products divided by that of `torch.mm` on two 2048 × 2048 float32
+matrices, measured in the same round with the same number of threads. `torch.utils.flop_counter` counts the operations
+over the timed batches, including the backward pass and padding. On the CPU it counts the products inside `nn.GRU` (but
+not `nn.LSTM`, which is one fused call). This is checked against the formula 2 · 3 H (E + H) per token before anything
+is measured.
 """
 
 import argparse
@@ -110,7 +111,7 @@ def operations(train: Callable[[], float]) -> int:
 
 
 def check_counter() -> None:
-    """Check that FlopCounterMode counts the products inside `nn.GRU`.
+    """Check that FlopCounterMode counts the matrix products inside `nn.GRU`.
 
     Raises:
         RuntimeError: If this torch version counts differently.

@@ -40,7 +40,7 @@ def test_every_make_target_is_phony_and_passes_a_dry_run():
         assert done.returncode == 0, done.stderr
 
 
-def test_workflow_calls_only_existing_make_targets_and_covers_ci_run():
+def test_workflow_calls_only_existing_make_targets_and_runs_what_ci_runs():
     steps = [step for job in JOBS.values() for step in job["steps"]]
     called = {target for step in steps for target in made(step.get("run", ""))}
     local = set(made((ROOT / ".ci" / "run").read_text()))

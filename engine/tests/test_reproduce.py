@@ -30,7 +30,7 @@ def git(*args):
 
 @pytest.fixture
 def workspace(workspace, monkeypatch):
-    """A repository with a copy of the toy project, `mine`, one commit, and an uncommitted change to the data."""
+    """A repository with `mine` (a copy of the toy project), one commit, and uncommitted changes to the data."""
     for file in TOY.glob("*.py"):
         place = workspace / "src" / "mine" / file.name
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""W&B server in this process that serves sweeps, agents and runs to W&B's real client on a local port.
+"""In-process W&B server that handles sweeps, agents and runs for the real W&B client, on a local port.
 
 It supports the GraphQL operations of `wandb sweep`, `wandb agent` and their runs. All other requests get an error, and
 are stored in `unknown` so that tests can fail.

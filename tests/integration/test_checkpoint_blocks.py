@@ -89,7 +89,7 @@ def test_checkpointing_stores_less_than_half_of_the_activations(make):
     assert stored() < before / 2
 
 
-def test_second_backward_pass_repeats_gradients_and_keeps_buffers():
+def test_second_backward_pass_gives_equal_gradients_and_leaves_buffers_unchanged():
     net, inputs = resnet()
     checkpoint_in_place(net)
     loss = net(*inputs).square().mean()

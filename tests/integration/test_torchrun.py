@@ -42,7 +42,7 @@ def taken(port):
 
 
 def documented(start, *more, **changed):
-    """Return a command from docs/scaling.md for CPUs, with small sizes and changed options."""
+    """Return a command from docs/scaling.md, adapted to CPUs with small sizes and modified options."""
     page = (ROOT / "docs" / "scaling.md").read_text().replace("\\\n", "")
     (command,) = (line for line in page.splitlines() if line.startswith(start))
     words = shlex.split(command)[1:]

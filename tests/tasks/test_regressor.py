@@ -147,7 +147,7 @@ def test_statistics_are_not_part_of_the_state_dict():
     assert torch.equal(two.target_mean, mean)
 
 
-def test_checkpoint_predicts_with_its_own_statistics_after_the_table_changed(lit, workspace):
+def test_checkpoint_predicts_with_its_own_statistics_after_the_table_changes(lit, workspace):
     lines = [f"{n % 13},{n % 7},{3 * (n % 13) - n % 7}" for n in range(60)]
     file = workspace / "mine.csv"
     file.write_text("\n".join(["a,b,y", *lines]))

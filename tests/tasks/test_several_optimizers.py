@@ -1,4 +1,4 @@
-"""Tests that separate optimizers for encoder and decoder step, accumulate, clip and resume like a single optimizer."""
+"""Tests that two optimizers, for encoder and decoder, can step, accumulate, clip and resume just like a single one."""
 
 from functools import partial
 

@@ -133,7 +133,7 @@ def test_missing_sections_or_keys_are_reported_with_their_file(path, text, words
         generate({**sources, path: text}, "kite_lab", ("classification",), "")
 
 
-def test_key_shared_by_two_families_is_kept_with_either_one():
+def test_key_shared_by_two_families_is_kept_if_either_family_is_selected():
     def gone(*keep):
         return dropped_keys(keep)["PACKAGE/__main__.py"]
 

@@ -9,7 +9,7 @@ def test_composes_characters_and_normalises_white_space():
     assert Preparation()("  C\u0327a\u00a0va\u202f?\t ") == "Ça va ?"
 
 
-def test_options_lowercase_strip_accents_and_space_punctuation():
+def test_options_lowercase_text_strip_accents_and_separate_punctuation():
     assert Preparation(lowercase=True)("ÉLÈVE") == "élève"
     assert Preparation(strip_accents=True)("Élève ça") == "Eleve ca"
     assert Preparation(space_punctuation=True)('He said: "Hi!"') == 'He said : " Hi ! "'

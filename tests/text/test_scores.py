@@ -42,7 +42,7 @@ def test_languages_without_spaces_use_their_own_tokenisation(language, name):
 
 
 def test_french_is_tokenised_by_its_own_rules():
-    """Moses splits "l'homme", so that three of four tokens are correct. With "13a", two of three tokens are correct."""
+    """Moses splits "l'homme", so three of the four tokens are correct. With "13a", two of three tokens are correct."""
     hypothesis, reference = "l'homme arrive ici", "l'homme arrive demain"
     moses, _ = lowercase_tokenised_bleu([hypothesis] * 2, [[reference]] * 2, "fr")
     tokens = BLEU(tokenize="none", force=True)

@@ -93,7 +93,7 @@ def test_json_of_a_comparison_has_a_mean_for_each_group(make_run, printed):
     assert len(found["runs"]) == 3
 
 
-def test_columns_with_equal_values_are_dropped_first(make_run, monkeypatch):
+def test_columns_whose_values_are_all_equal_are_dropped_first(make_run, monkeypatch):
     from lit_engine.tools.runs import columns
 
     monkeypatch.setattr(columns.sys.stdout, "isatty", lambda: True, raising=False)

@@ -1,4 +1,4 @@
-"""Tests of finding runs, and of reading their state, best epoch and options."""
+"""Tests for finding runs and reading their state, best epoch and options."""
 
 import json
 import subprocess

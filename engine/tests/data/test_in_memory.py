@@ -144,7 +144,7 @@ def test_rejects_images_with_wrong_range_dtype_shape_or_count(change, message):
         ((2, 2, 8), 7, [1, 1, 5]),
     ],
 )
-def test_stratified_split_rounds_up_largest_remainders_and_empties_no_class(counts, val_size, held):
+def test_stratified_split_rounds_up_largest_remainders_and_leaves_no_class_empty(counts, val_size, held):
     labels = torch.arange(3).repeat_interleave(torch.tensor(counts))
     _, val = stratified_split(labels, val_size)
     assert labels[val].bincount(minlength=3).tolist() == held

@@ -38,7 +38,7 @@ def test_each_sample_occurs_once_and_all_processes_have_equally_many_batches(shu
         seen = sorted(itertools.chain.from_iterable(itertools.chain.from_iterable(batches)))
         assert seen == list(range(size)), case
         assert all(1 <= len(batch) <= batch_size for rank in batches for batch in rank), case
-        # There are no more batches than the largest share needs.
+        # There are as many batches as the largest share needs, and no more.
         assert {len(rank) for rank in [*batches, *orders]} == {ceil(ceil(size / processes) / batch_size)}, case
         checked += 1
     assert checked > 200

@@ -157,7 +157,7 @@ def test_a_resumed_run_continues_its_wandb_run_and_logs_the_same_values_again(li
 
 
 @pytest.mark.parametrize(("received", "sent_again"), [(0, 2), (2, 1), (3, 0)])
-def test_a_resumed_run_sends_rows_the_server_missed_before_a_kill(server, tmp_path, received, sent_again):
+def test_a_resumed_run_sends_the_rows_that_were_lost_when_the_run_was_killed(server, tmp_path, received, sent_again):
     loggers = [MetricsCSV(tmp_path), WandbLogger(str(tmp_path))]
     lines = [(0, {"lr": 0.5}), (1, {"lr": 0.5, "train/loss": 3.0}), (1, {"val/loss": 2.0}), (2, {"lr": 0.5})]
     for step, metrics in lines:

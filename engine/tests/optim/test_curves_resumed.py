@@ -63,7 +63,7 @@ def test_torch_schedulers_match_plain_pytorch(train, factory, interval):
 
 
 def test_warm_up_and_plateau_factors_are_multiplied(train):
-    """The rate is the product of a warm-up over two epochs and a factor of 0.5 whenever the loss does not fall."""
+    """The rate warms up over two epochs and is halved whenever the loss does not fall."""
     warm_up = partial(torch_schedulers.LinearLR, start_factor=0.2, total_iters=10)
     task = train(Schedule(warm_up, "step"), PLATEAU, **{**RUN, "losses": [1.0, 0.9, 1.0, 1.1]})
     warm = [min(0.2 + 0.8 * step / 10, 1.0) for step in range(20)]

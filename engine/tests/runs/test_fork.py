@@ -54,7 +54,7 @@ def rates(run, start=0):
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
-def test_without_changes_a_fork_repeats_the_rest_of_its_parent(lit, epoch):
+def test_an_unchanged_fork_reproduces_the_rest_of_its_parent_run(lit, epoch):
     parent = fit(lit, ["--model.schedulers", f"[{{scheduler: {STEP}, interval: epoch}}]", "--trainer.max_epochs=4"])
     before = files(parent)
     result = fork(lit, f"{parent}@{epoch}")
@@ -113,7 +113,7 @@ def test_metrics_after_the_forked_checkpoint_are_not_copied(lit, monkeypatch):
     assert copy.split("\n")[:-1] == table.read_text(encoding="utf-8").split("\n")[:21]
 
 
-def test_a_new_batch_size_moves_the_schedule_to_the_same_epoch(lit):
+def test_a_new_batch_size_keeps_the_schedule_at_the_same_epoch(lit):
     parent = fit(lit, "--epochs 2 --model.schedulers", [COSINE])
     child = fork(lit, parent, "--batch_size 64 --epochs 4").run
     whole = fit(lit, "--epochs 4 --batch_size 64 --name whole --model.schedulers", [COSINE])

@@ -56,7 +56,7 @@ def test_missing_batch_counts_of_norm_layers_are_not_reported(tmp_path):
     assert match(new, state).missing == ["1.running_var"]
 
 
-def test_rejects_checkpoints_that_do_not_fit(tmp_path):
+def test_rejects_incompatible_checkpoints(tmp_path):
     file = tmp_path / "a.ckpt"
     for content, message in (
         ({"state_dict": nn.Linear(2, 2).state_dict()}, r"no weight of .*a.ckpt fits the model"),

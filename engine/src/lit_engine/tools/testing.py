@@ -119,8 +119,9 @@ def seed_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude imported objects from garbage collection, which would otherwise take a tenth of the test time."""
+    """Exclude imported objects from garbage collection, and collect less often: both save a tenth of the test time."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def pytest_unconfigure() -> None:
