@@ -104,7 +104,7 @@ class Padded(Mean):
         return batch[0][:, None].expand(-1, batch_idx + 1)
 
 
-class Tested(Three):
+class ThreeWithTest(Three):
     """Also tests on the training samples."""
 
     def test_dataloader(self):
@@ -140,7 +140,7 @@ def rows_of(file):
 
 
 def test_epoch_end_metrics_are_recorded_and_ragged_predictions_are_padded(lit):
-    run = lit("fit --model=test_features.Padded --data=test_features.Tested --trainer.max_epochs=2").run
+    run = lit("fit --model=test_features.Padded --data=test_features.ThreeWithTest --trainer.max_epochs=2").run
     estimate = json.loads((run / "metrics.json").read_text())["fit"]["estimate"]
     assert estimate == pytest.approx(float(rows_of(run / "metrics.csv")[-1]["estimate"]), abs=1e-6)
     assert lit(f"predict {run}").status == 0
