@@ -66,6 +66,7 @@ def check_name(name: str, package: str) -> None:
 
     check_spelling(name)
     places = [ROOT / fill_placeholders(place, name, package) for place in PLACES.values()]
+    places.append(ROOT / f"configs/overlays/{name}.yaml")  # `fit CONFIG NAME` must still find the overlay
     taken = [path for path in places if path.exists() or path.with_suffix("").is_dir()]
     # pytest does not allow two test files with the same name, even in different folders.
     if taken := [*taken, *(ROOT / "tests").rglob(f"test_{name}.py")]:

@@ -104,6 +104,12 @@ def test_the_event_describes_how_the_run_ended(lit, server, monkeypatch, what, o
     assert sent["event"] == event
 
 
+@pytest.mark.parametrize("option", ["--plan", "--find lr", "--plot_lr"])
+def test_planning_sends_nothing(lit, server, option):
+    done = lit(OPTIONS, option, "--notify", server.url)
+    assert (done.status, server.received) == (0, []), done.err
+
+
 def test_a_run_that_stops_early_sends_the_event_stopped_early(lit, server):
     stop = "{class_path: EarlyStopping, init_args: {monitor: val/loss, mode: max, patience: 1}}"
     done = lit(OPTIONS, ["--trainer.max_epochs=9", f"--trainer.callbacks+={stop}"], "--notify", server.url)

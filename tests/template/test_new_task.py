@@ -46,6 +46,7 @@ def project(made, tmp_path_factory):
         ("../a", "lower-case letters"),
         ("class", "Python keyword"),
         ("digits", "data/digits.py already exists"),
+        ("ema", "configs/overlays/ema.yaml already exists"),
         ("image", "already has a class Image"),
         ("tabular", "lit_engine/data/tables.py already has a class TabularData"),
     ],

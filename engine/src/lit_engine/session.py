@@ -360,7 +360,8 @@ class Session:
             changed = self.is_page_outdated if status == 0 else self.command == "fit" and self.has_content
             if changed and self.project.after_command:
                 resolve_name(self.project.after_command)(self.run.path)
-        if self.options.notify:
+        only_plans = self.command == "fit" and any(self.options[name] for name in ("plan", "plot_lr", "find"))
+        if self.options.notify and not only_plans:
             resolve_name(NOTIFY)(self.options.notify, self.run, self.event)
 
     def _named_run(self) -> RunDir | None:

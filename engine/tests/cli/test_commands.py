@@ -12,6 +12,7 @@ import yaml
 
 import lit_engine
 from lit_engine.cli.main import COMMANDS
+from lit_engine.tools.output import write_file
 from toy import __version__
 from toy.__main__ import PROJECT, main
 
@@ -98,6 +99,13 @@ def test_writing_to_a_full_disk_prints_a_one_line_error():
     assert (done.returncode, done.stderr) == (2, "error: No space left on device\n")
 
 
+def test_output_to_a_redirected_standard_stream_keeps_what_the_file_contains(capfd):
+    print("before")
+    write_file("table", "csv", Path("/dev/stdout"), "a,b\n")  # standard output is a regular file here
+    print("after")
+    assert capfd.readouterr().out == "before\na,b\ntable: /dev/stdout\nafter\n"
+
+
 def test_an_unknown_command_lists_the_valid_commands(lit):
     result = lit("exampels")
     assert result.status == 2
@@ -122,6 +130,7 @@ def test_bash_completes_commands_options_files_and_runs(tmp_path, capsys):
     (tmp_path / "runs" / "quickstart" / "first").mkdir(parents=True)
     assert completed(script, "pre") == ["predict"]
     assert completed(script, "fit", "--trainer.max_ep") == ["--trainer.max_epochs"]
+    assert completed(script, "fit", "--epo") == ["--epochs"]
     assert completed(script, "fit", "-c", "mi") == ["mine.yaml"]
     assert completed(script, "greet", "--gr") == ["--greeting"]
     assert completed(script, "sweep", "--work") == ["--workers"]
@@ -130,6 +139,7 @@ def test_bash_completes_commands_options_files_and_runs(tmp_path, capsys):
     assert completed(script, "compare", "--ov") == ["--over"]
     assert completed(script, "compare", "run") == ["runs/quickstart/first/"]
     assert completed(script, "test", "--run", "''") == ["runs/quickstart/first/"]
+    assert completed(script, "test", "run") == ["runs/quickstart/first/"]
 
 
 def test_completion_and_examples_suggest_valid_names(capsys):

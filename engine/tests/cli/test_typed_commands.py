@@ -55,7 +55,8 @@ def test_short_options_are_recorded_under_their_full_names(lit, workspace):
     assert changed["model.optimizer.lr"] == [0.004, 0.01]
 
 
-def test_lr_option_sets_the_learning_rate_of_a_plain_module(lit, workspace, monkeypatch):
+@pytest.mark.parametrize("arguments", [", init_args: {learning_rate: 0.1}", ""])
+def test_lr_option_sets_the_learning_rate_of_a_plain_module(lit, workspace, monkeypatch, arguments):
     monkeypatch.syspath_prepend(workspace)
     (workspace / "typed_module.py").write_text(
         "from lightning.pytorch.demos.boring_classes import BoringDataModule as Data, BoringModel\n"
@@ -64,8 +65,7 @@ def test_lr_option_sets_the_learning_rate_of_a_plain_module(lit, workspace, monk
         "        super().__init__()\n        self.save_hyperparameters()\n"
     )
     (workspace / "mine.yaml").write_text(
-        "model: {class_path: typed_module.Mine, init_args: {learning_rate: 0.1}}\n"
-        "data: {class_path: typed_module.Data}\n"
+        f"model: {{class_path: typed_module.Mine{arguments}}}\ndata: {{class_path: typed_module.Data}}\n"
     )
     assert lit("fit mine.yaml --lr 0.25 --name a --epochs 1 --trainer.limit_train_batches=1").status == 0
     assert config_of(workspace, "a")["model"]["init_args"]["learning_rate"] == 0.25

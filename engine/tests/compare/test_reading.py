@@ -13,6 +13,7 @@ from lit_engine.errors import RunError
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import options_of
 from lit_engine.tools.notify import select_main_metrics
+from lit_engine.tools.runs.differences import find_differing_options
 from lit_engine.tools.runs.reading import Run, read_runs
 
 
@@ -116,13 +117,37 @@ def test_options_use_command_line_names_and_include_classes():
         "trainer.callbacks.A.a": 1,
         "trainer.callbacks.A[2]": "p.A",
         "model": "p.M",
-        "model.net": "p.CNN",
+        "model.net": "p.models.cnn.CNN",
         "model.net.layers": [4, "pool"],
         "model.schedulers[0].scheduler": "p.S",
         "model.schedulers[0].scheduler.x": None,
         "model.schedulers[0].interval": "step",
         "model.schedule": {1: "net.body"},
     }
+
+
+def test_models_with_equal_names_and_the_order_of_classes_are_differences():
+    def config(module, *layers):
+        layers = [{"class_path": f"torch.nn.{layer}"} for layer in layers]
+        return {"model": {"class_path": f"nets.{module}.Net", "init_args": {"layers": layers}}}
+
+    def differing(one, other):
+        return find_differing_options([dict(options_of(config(*parts))) for parts in (one, other)])
+
+    assert differing(("v1", "ReLU", "Tanh"), ("v1", "ReLU", "Tanh")) == []
+    assert differing(("v1", "ReLU", "Tanh"), ("v2", "ReLU", "Tanh")) == ["model"]
+    assert differing(("v1", "ReLU", "Tanh"), ("v1", "Tanh", "ReLU")) == ["model.layers"]
+    assert differing(("v1", "ReLU"), ("v1", "ReLU", "Tanh")) == ["model.layers.Tanh"]
+
+
+def test_links_to_folders_are_followed_once(make_run, tmp_path):
+    run = make_run("a")
+    elsewhere = tmp_path / "disk"
+    run.parent.rename(elsewhere)
+    (tmp_path / "runs" / "a-link").symlink_to(elsewhere)
+    (elsewhere / "loop").symlink_to(tmp_path / "runs")
+    (elsewhere / "best").symlink_to("a")
+    assert [str(run.path) for run in read_runs(["runs"])] == ["runs/a-link/a"]
 
 
 def test_each_run_is_found_only_once_by_path_pattern_or_folder(make_run, tmp_path):

@@ -19,7 +19,7 @@ def test_options_that_differ_from_the_first_config_are_listed(lit):
     result = lit(f"fit -c configs/quickstart.yaml {TINY} --run_name=a {options}")
     changed = json.loads((result.run / "provenance.json").read_text())[0]["changed"]
     assert changed["trainer.max_epochs"] == [15, 1]
-    assert changed["trainer.callbacks.EMA"] == [None, "lit_engine.EMA"]
+    assert changed["trainer.callbacks.EMA"] == [None, "lit_engine.callbacks.averaging.EMA"]
     assert changed["model.net.hidden_sizes"] == [[64], [32]]
     assert {key.split(".")[0] for key in changed} == {"model", "data", "trainer", "test_after_fit"}
     assert tables(result.run)[-3]["trainer.max_epochs"]["in the config"] == "15"

@@ -135,6 +135,27 @@ def test_classification_scores_match_scikit_learn(make_run, say):
     assert first_score(say, "iou") == pytest.approx(metrics.jaccard_score(target, found[0], average="macro"))
 
 
+@pytest.mark.parametrize("predictions", [("1.0", "0.0", "1.0"), ("True", "False", "True"), ("1", "0", "1")])
+def test_classes_may_be_predicted_as_floats_or_booleans(make_run, say, predictions):
+    for name in "ab":
+        rows = [f"{i},{p},{t}" for i, (p, t) in enumerate(zip(predictions, (1, 0, 0), strict=True))]
+        write(make_run(name, test={"test_accuracy": 0.5}), "index,prediction,target", rows)
+    assert first_score(say, "accuracy") == pytest.approx(2 / 3)
+    assert (
+        "accuracy is 0.5000 in runs/x/a/metrics.json, but 0.6667 in the"
+        in say("compare runs/x/a runs/x/b --test accuracy")[1]
+    )
+
+
+def test_class_names_with_leading_zeros_are_not_converted(make_run, say):
+    for name, second in (("a", "02"), ("b", "01;02")):
+        rows = ["0,01,01", f"1,{second},02", "2,01;02,01;02", "3,02,02"]
+        write(make_run(name), "index,labels,target", rows if name == "b" else [*rows[:2], "2,01,01;02", rows[3]])
+    status, out, _ = say("compare runs/x/a runs/x/b --test accuracy --json")
+    assert status == 3
+    assert [json.loads(out)["tests"][0][name] for name in "ab"] == [0.75, 0.75]
+
+
 def test_multilabel_scores_match_scikit_learn(make_run, say):
     true, *found = np.random.default_rng(2).random((3, 40, 3)) < 0.5
     for name, predicted in zip("ab", found, strict=True):
@@ -265,6 +286,15 @@ def test_unused_columns_of_the_input_may_contain_nan(make_run, say):
     for name, error in (("a", 1), ("b", 0)):
         write(make_run(name), header, [f"{n},nan,{n if n else 'nan'},{n + error * n % 3}" for n in range(9)])
     assert "have different test sets" not in say("compare runs/x/a runs/x/b --test mse")[2]
+
+
+@pytest.mark.parametrize("name", ["accuracy", "test/accuracy", "test_accuracy"])
+def test_metrics_are_found_by_their_name_without_the_stage(make_run, say, name):
+    for folder, accuracy in (("a", 0.5), ("b", 0.7)):
+        for seed in range(6):
+            make_run(f"{folder}/{seed}", seed=seed, test={"test_accuracy": accuracy + seed / 100})
+    status, out, err = say(f"compare runs/x/a runs/x/b --test {name}")
+    assert (status, "test_accuracy (higher is better): 0.5250" in out) == (0, True), err
 
 
 def test_metrics_of_single_targets_are_compared_over_seeds(make_run, say):

@@ -1,11 +1,15 @@
 """Images are floats in [0, 1]. Augmentation runs only in training, and depends only on the seed and position."""
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
+from PIL import Image
 from torchvision.transforms import v2
 
 from helpers import Witness
+from lit_engine.data.images import to_targets
+from lit_engine.errors import DataError
 from toy.data import Noise, PictureDataset, Pictures
 
 
@@ -45,6 +49,23 @@ def test_augmentation_depends_only_on_seed_epoch_and_sample(trainer):
     seen = [tuple(batch.images.flatten().tolist()) for batch in one if batch.indices == 0]
     assert len(seen) == 12
     assert len(set(seen)) > 6  # different noise in each epoch
+
+
+def test_targets_must_be_whole_numbers():
+    """`ToTensor` divides masks by 255, and rounding them would make every pixel class 0."""
+    mask = np.array([[0, 2], [1, 0]], dtype=np.uint8)
+    assert torch.equal(to_targets(Image.fromarray(mask)), torch.tensor([[0, 2], [1, 0]]))
+    assert torch.equal(to_targets(torch.tensor([0.0, 2.0])), torch.tensor([0, 2]))
+    with pytest.raises(DataError, match=r"must be classes or labels, got 0\.00784314"):
+        to_targets(v2.functional.to_dtype(v2.functional.to_image(mask), scale=True))
+
+    class Scaled(Pictures):
+        def load(self, split):
+            images, targets = super().load(split)
+            return images, (targets + 1) / 255
+
+    with pytest.raises(DataError, match="must be classes or labels"):
+        Scaled().setup("fit")
 
 
 @pytest.mark.parametrize("kind", [Pictures, PictureDataset])

@@ -53,6 +53,26 @@ class Plain(Simple):
     """Has nothing unusual."""
 
 
+class Manual(Classifier):
+    """Steps its schedule itself in each training step."""
+
+    def __init__(self, weight: float = 1.0):
+        super().__init__()
+        self.automatic_optimization, self.weight = False, weight
+
+    def training_step(self, batch, batch_idx):
+        optimizer, schedule = self.optimizers(), self.lr_schedulers()
+        optimizer.zero_grad()
+        self.manual_backward(self.weight * super().training_step(batch, batch_idx))
+        optimizer.step()
+        schedule.step()
+        self.log("rate", optimizer.param_groups[0]["lr"], on_step=True)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
+        return [optimizer], [torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=100)]
+
+
 class Pair(Classifier):
     """Trains on two loaders of different lengths."""
 
@@ -197,3 +217,11 @@ def test_two_processes_resume_exactly_with_manual_optimization_and_unfrozen_laye
     assert differences(whole, cut) == []
     with (whole / "metrics.csv").open() as file:
         assert {float(row["distance"]) for row in csv.DictReader(file) if row["distance"]} == {0.0}
+
+
+def test_a_fork_with_manual_optimization_continues_the_schedule(lit):
+    parent = lit(f"fit {FIT}Manual --data metric_objects.Data").run
+    child = lit(f"fit --fork {parent} --model.weight=0.5 --epochs 3 --name child").run
+    with (child / "metrics.csv").open() as lines:
+        rates = [float(row["rate"]) for row in csv.DictReader(lines) if row["rate"]]
+    assert rates == pytest.approx([1 - step / 100 for step in range(1, 3 * BATCHES + 1)])

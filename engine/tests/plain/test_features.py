@@ -190,6 +190,53 @@ def test_unsupported_test_step_outputs_are_not_drawn(lit):
     assert {path.name for path in (done.run / "figures").iterdir()} == {"learning_curves.png"}
 
 
+class Shared(Mean):
+    """Logs the same names in all stages, and predicts a list with one tensor per sample, or NumPy arrays."""
+
+    def __init__(self, arrays: bool = False):
+        super().__init__()
+        self.arrays = arrays
+
+    def training_step(self, batch, batch_idx):
+        self.log("stage", 1.0)
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch, batch_idx):
+        self.log("stage", 2.0)
+
+    def test_step(self, batch, batch_idx):
+        self.log("stage", 3.0)
+
+    def predict_step(self, batch, batch_idx):
+        if self.arrays:
+            return {"prediction": [np.arange(1200) for _ in batch[0]]}
+        return [torch.stack([value, value + 1, value + 2]) for value in batch[0]]
+
+
+class SharedData(ThreeWithTest):
+    def val_dataloader(self):
+        return self.train_dataloader()
+
+
+def test_metrics_logged_under_the_same_name_in_all_stages_are_kept_apart(lit):
+    run = lit("fit --model=test_features.Shared --data=test_features.SharedData --epochs 2 --test_after_fit=true").run
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert (metrics["fit"]["stage"], metrics["fit"]["val/stage"], metrics["test"]["test/stage"]) == (1, 2, 3)
+
+
+def test_predictions_may_be_a_list_of_tensors_or_arrays(lit):
+    for arrays in ("false", "true"):
+        options = f"--model.arrays={arrays} --epochs 1 --name {arrays}"
+        run = lit(f"fit --model=test_features.Shared --data=test_features.ThreeWithTest {options}").run
+        assert lit(f"predict {run}").status == 0
+        rows = rows_of(next((run / "predictions").glob("*.csv")))
+        if arrays == "true":
+            assert json.loads(rows[0]["prediction"]) == list(range(1200))
+        else:
+            assert [float(row["prediction_1"]) - float(row["prediction_0"]) for row in rows] == [1] * len(rows)
+        assert [int(row["index"]) for row in rows] == list(range(len(rows)))
+
+
 def test_predictions_on_new_samples_match_the_model(lit):
     samples = np.random.default_rng(0).normal(size=(3, 20))
     Path("new").mkdir()

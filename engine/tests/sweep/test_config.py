@@ -7,6 +7,7 @@ import pytest
 
 from lit_engine.errors import UserError
 from lit_engine.tools.sweep.config import SweepConfig
+from lit_engine.tools.sweep.study import retry
 
 
 def test_the_grid_contains_every_point_exactly_once(read):
@@ -35,6 +36,31 @@ def test_macros_expand_to_the_sampled_values_or_their_file(read, macro):
     found = read(command=["toy", "fit", "-c", "x.yaml", macro]).words({"a": None, "b": [1], "c": "x"}, "FILE")
     words = {"${args_json_file}": ["FILE"], "${args_json}": ['{"a": null, "b": [1], "c": "x"}']}
     assert found == ["fit", "-c", "x.yaml", *words.get(macro, ["--a=null", "--b=[1]", "--c=x"])]
+
+
+def test_without_another_config_the_file_with_the_values_does_not_name_the_runs(read):
+    found = read(command=["toy", "fit", "--model=nets.Net", "-c", "${args_json_file}"])
+    assert found.words({"model.width": 3}, "0007.json") == ["fit", "--model=nets.Net", "--model.width=3"]
+
+
+def test_the_command_may_use_the_short_forms_of_fit(read, workspace):
+    command = ["toy", "fit", "quickstart", "--epochs", "2", "-c", "${args_json_file}"]
+    assert read(command=command).words({"data.seed": 1}, "F") == ["fit", "quickstart", "--epochs", "2", "-c", "F"]
+
+
+def test_hyperband_counts_a_retried_trial_once(read):
+    pruner = read(early_terminate={"type": "hyperband", "min_iter": 1, "eta": 2}).pruner
+    study = optuna.create_study(pruner=pruner)
+
+    def stops(value):
+        trial = study.ask()
+        trial.report(value, 1)
+        return trial.should_prune()
+
+    assert not stops(0.5)
+    retry(study, study.trials[0])  # the first trial is interrupted and continues as another attempt
+    assert not stops(0.5)
+    assert [stops(value) for value in (0.7, 0.8, 0.6)] == [True, True, False]  # the second best of four continues
 
 
 def test_macros_that_start_the_program_are_removed(read):

@@ -14,7 +14,7 @@ import yaml
 from optuna.exceptions import StorageInternalError
 
 from lit_engine.errors import UserError
-from lit_engine.tools.sweep import report, study
+from lit_engine.tools.sweep import report, study, worker
 from lit_engine.tools.sweep.study import Study, TrialEnded
 from lit_engine.tools.sweep.worker import build_environment
 
@@ -201,6 +201,16 @@ def test_rejects_the_folder_of_a_different_sweep(tmp_path, read):
     Study(tmp_path / "s", read(run_cap=5, name="b"))  # the number of trials may change
     with pytest.raises(UserError, match="was started with different metric, parameters: choose"):
         Study(tmp_path / "s", read(metric={"name": "val/loss"}, parameters={"c": {"value": 1}}))
+
+
+def test_special_characters_in_the_folder_are_part_of_its_name(tmp_path, read):
+    Study(tmp_path / "a%41" / "what?=1", read())
+    assert (tmp_path / "a%41" / "what?=1" / "study.db").is_file()
+
+
+def test_the_error_of_a_trial_is_its_exception():
+    printed = "Traceback (most recent call last):\n  raise KeyError(\"boom\")\nKeyError: 'boom'\nin epoch 1, step 2\n"
+    assert worker._explain_status(1, printed) == "exit status 1: KeyError: 'boom'"
 
 
 def test_trials_started_concurrently_do_not_exceed_the_count(tmp_path, read):

@@ -90,6 +90,14 @@ class Bits(Task):
         return {"predictions": bits.float(), "targets": bits} if self.gives else None
 
 
+def test_a_task_may_report_only_configured_metrics(trainer):
+    class OnlyMetrics(Bits):
+        def step(self, loss, count):
+            return loss
+
+    assert evaluated(trainer, OnlyMetrics(metrics=[MultilabelF1Score(2)]), Images()) == {"test/multilabel_f1_score": 1}
+
+
 def test_custom_tasks_provide_metric_inputs_and_misuse_causes_an_error(trainer):
     data, f1 = Images(), MultilabelF1Score(2)
     assert evaluated(trainer, Bits(metrics=[f1]), data)["test/multilabel_f1_score"] == 1

@@ -59,7 +59,8 @@ def test_predicted_time_includes_steps_validations_and_epoch_overhead(lit, slow)
 
 
 @pytest.mark.parametrize(("options", "length"), [
-    ("--trainer.max_epochs=-1 --trainer.max_steps=16", (3, 16, 3)),
+    ("--trainer.max_epochs=-1 --trainer.max_steps=16", (3, 16, 2)),
+    ("--trainer.max_epochs=4 --trainer.val_check_interval=3 --trainer.max_steps=17", (3, 17, 5)),
     ("--trainer.max_epochs=5 --trainer.check_val_every_n_epoch=2", (5, 35, 2)),
     ("--trainer.max_epochs=2 --trainer.val_check_interval=0.5", (2, 14, 4)),
     ("--trainer.max_epochs=2 --trainer.limit_val_batches=0 --trainer.callbacks=[]", (2, 14, 0)),

@@ -7,6 +7,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
@@ -64,9 +65,11 @@ class PredictionTable(BasePredictionWriter):
         """
         if prediction is None:
             raise UserError(f"{type(pl_module).__name__}.predict_step returned None: return the batch's predictions")
+        indices = list(batch_indices or ())
+        if _is_per_sample(prediction, len(indices)):
+            prediction = torch.stack(prediction)
         columns = columns_of(prediction)
         place = batch_idx * trainer.world_size + trainer.global_rank
-        indices = list(batch_indices or ())
         if columns and "index" not in columns and len(indices) == len(next(iter(columns.values()))):
             columns = {"index": indices, **columns}
         kept = move_data_to_device(prediction, "cpu") if columns is None else Columns(columns)
@@ -133,9 +136,9 @@ class Columns(dict[str, list[Any]]):
 def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
     """Return a batch of predictions as columns, or None if it cannot be converted.
 
-    A tensor `(B,)` or a list of B numbers or strings becomes the column `prediction`. A tensor `(B, K)` becomes the
-    columns `prediction_0`, …, `prediction_K-1`. Tuples and lists of tensors are converted element by element to columns
-    `prediction_0`, …, and dicts to columns named after their keys. All columns must have the same length B.
+    A tensor or array `(B,)` or a list of B values becomes the column `prediction`. A tensor or array `(B, K)` becomes
+    the columns `prediction_0`, …, `prediction_K-1`. Tuples and lists of tensors are converted element by element to
+    columns `prediction_0`, …, and dicts to columns named after their keys. All columns must have the same length B.
     """
     if isinstance(outputs, Mapping):
         named = {str(name): value for name, value in outputs.items()}
@@ -145,15 +148,23 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
         named = {"prediction": outputs}
     columns: dict[str, list[Any]] = {}
     for name, value in named.items():
-        if isinstance(value, Tensor) and value.ndim == 1:
+        if isinstance(value, Tensor | np.ndarray) and value.ndim == 1:
             columns[name] = value.tolist()
-        elif isinstance(value, Tensor) and value.ndim == 2:
+        elif isinstance(value, Tensor | np.ndarray) and value.ndim == 2:
             columns |= {f"{name}_{number}": column for number, column in enumerate(value.T.tolist())}
         elif isinstance(value, list) and not any(isinstance(one, Tensor | Mapping | tuple) for one in value):
-            columns[name] = value
+            columns[name] = [one.tolist() if isinstance(one, np.ndarray | np.generic) else one for one in value]
         else:
             return None
     return columns if len({len(column) for column in columns.values()}) < 2 else None
+
+
+def _is_per_sample(outputs: Any, size: int) -> bool:
+    """Return whether the outputs are a list with one tensor per sample, and not a list of columns."""
+    if not isinstance(outputs, list) or len(outputs) != size or not all(isinstance(one, Tensor) for one in outputs):
+        return False
+    shapes = {one.shape for one in outputs}
+    return len(shapes) == 1 and shapes.pop()[:1] != (size,)
 
 
 def _add_inputs(row: dict[str, Any], index: int, inputs: Mapping[str, Any]) -> dict[str, Any]:

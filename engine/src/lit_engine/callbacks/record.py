@@ -167,6 +167,7 @@ class RunRecord(Callback):
         self._stopped = False  # whether the run had been asked to stop
         self._known: dict[str, Any] = {}  # the latest metrics stored in the checkpoint
         self._logged: set[str] = set()  # names of the logged training metrics
+        self._trained: dict[str, float] = {}  # the latest training metrics; validation may log the same names
         self._validated: dict[str, float] = {}  # metrics of the latest validation, by recorded name
         self._ended: dict[str, int] = {}  # number of steps and epochs if the run ended mid-epoch
         self._resumed: dict[str, Any] | None = None  # the state of metrics.csv in the checkpoint
@@ -237,7 +238,7 @@ class RunRecord(Callback):
         if self.hyper_parameters:
             checkpoint["hyper_parameters"] = self.hyper_parameters
         checkpoint.pop("datamodule_hyper_parameters", None)  # config.yaml contains these values, which may be objects
-        checkpoint["logged"] = {"train": sorted(self._logged), "val": self._validated}
+        checkpoint["logged"] = {"train": sorted(self._logged), "last": self._trained, "val": self._validated}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit":
@@ -247,6 +248,7 @@ class RunRecord(Callback):
             self._stopped = checkpoint.get("should_stop", False)
             logged = checkpoint.get("logged", {"train": [], "val": {}})
             self._logged, self._validated = set(logged["train"]), logged["val"]
+            self._trained = logged.get("last", {})
             self._resumed = checkpoint.get("metrics_csv")  # None if the run has no metrics.csv
             if self.metrics is not None and trainer.is_global_zero:
                 self.metrics.read()
@@ -258,6 +260,7 @@ class RunRecord(Callback):
         """Check that the training loss is finite, unless a gradient scaler skips non-finite steps."""
         found = logged_values(trainer)
         self._logged |= found.keys()
+        self._trained = _numbers(found, "train")
         if scales_loss(trainer):
             return
         if (running := totals_of(pl_module)) is not None:
@@ -312,7 +315,8 @@ class RunRecord(Callback):
         ]
         # Lightning adds NAME_step and NAME_epoch to a metric that is logged both per step and per epoch
         single = [name for name in names if (plain := INTERVAL.sub("", name)) == name or plain not in names]
-        return _numbers({name: metrics[name] for name in single if not RATE.fullmatch(name)}, "train")
+        found = _numbers({name: metrics[name] for name in single if not RATE.fullmatch(name)}, "train")
+        return {name: self._trained.get(name, value) for name, value in found.items()}
 
     def record_exit(self, status: int) -> None:
         """Record the exit status of `fit`, unless the run had already finished or the disk is full."""

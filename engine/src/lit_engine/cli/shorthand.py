@@ -7,7 +7,7 @@ Lightning.
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -113,23 +113,34 @@ def _learning_rate_option(words: Sequence[str], configs: dict[str, Path]) -> str
     """
     for option, value in pairs(words):
         if option == "--model" and value and "." in value:
-            module, _, name = value.rpartition(".")
-            with suppress(ImportError, AttributeError, TypeError, ValueError):  # the parser reports these errors
-                known = inspect.signature(getattr(import_module(module), name)).parameters
-                return next((f"model.{one}" for one in ("lr", "learning_rate") if one in known), SHORT["lr"])
+            return next((f"model.{name}" for name in _rates_among(_parameters_of(value))), SHORT["lr"])
         file = _config_file(value if option == CONFIG and value else option, configs)
-        if option == "--fork" and value:
+        if option in ("--fork", "--run") and value and value != "latest":
             file = str(RunDir.to_fork(value)[0].config_file)
         if file is None:
             continue
         try:
             model = yaml.safe_load(Path(file).read_text(encoding="utf-8"))["model"]
-            arguments = {**model["init_args"]}
+            arguments = {**(model.get("init_args") or {})}
         except (OSError, TypeError, KeyError, ValueError, yaml.YAMLError):  # an overlay, or a file that is not YAML
             continue
-        if found := next((name for name in ("lr", "learning_rate") if name in arguments), None):
-            return f"model.{found}"
+        if not {"optimizer", "parts"} & arguments.keys():  # perhaps a plain module that uses its default learning rate
+            arguments |= dict.fromkeys(_parameters_of(str(model.get("class_path", ""))))
+        if found := _rates_among(arguments):
+            return f"model.{found[0]}"
         if "class_path" in model and "optimizer" not in arguments and "parts" in arguments:
             raise UserError(f"--lr: the model of {file} has several optimizers. Set their learning rates in the config")
         break
     return SHORT["lr"]
+
+
+def _rates_among(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name in ("lr", "learning_rate")]
+
+
+def _parameters_of(class_path: str) -> list[str]:
+    """Return the names of a class's arguments, or an empty list if the class cannot be imported."""
+    module, _, name = class_path.rpartition(".")
+    with suppress(ImportError, AttributeError, TypeError, ValueError):
+        return list(inspect.signature(getattr(import_module(module), name)).parameters)
+    return []

@@ -209,6 +209,19 @@ class PictureFiles(Dataset):
         return ImageBatch(torch.cat(images), torch.full_like(found, -1), found)
 
 
+def to_targets(value: Any) -> Tensor:
+    """Return targets, such as a class, an array or the PIL image of a mask, as an int64 tensor.
+
+    Raises:
+        DataError: a target is not a whole number.
+    """
+    found = torch.as_tensor(np.array(value) if isinstance(value, Image.Image) else value)
+    if found.is_floating_point() and bool((found != found.round()).any()):
+        wrong = found[found != found.round()][0].item()
+        raise DataError(f"image targets must be classes or labels, got {wrong:g}; `ToTensor` divides masks by 255")
+    return found.long()
+
+
 class Samples(Dataset):
     """Batches from a dataset of `(image, target)` pairs, in which images are PIL images or tensors `(C, H, W)`."""
 
@@ -221,7 +234,7 @@ class Samples(Dataset):
     def __getitem__(self, indices: Tensor) -> ImageBatch:
         samples = [self.dataset[index] for index in indices.tolist()]
         images = [self.fit(image) for image, _ in samples]
-        return ImageBatch(torch.stack(images), torch.stack([torch.as_tensor(t).long() for _, t in samples]), indices)
+        return ImageBatch(torch.stack(images), torch.stack([to_targets(target) for _, target in samples]), indices)
 
     def fit(self, image: Tensor | Image.Image) -> Tensor:
         """Convert an image to a uint8 or float tensor of shape `input_shape` `(C, H, W)`."""
@@ -292,7 +305,7 @@ class ImageData(SplitData):
         if not isinstance(data, tuple):
             self.check_targets(labels_of(data), split)
             return data
-        images, targets = torch.as_tensor(data[0]), torch.as_tensor(data[1]).long()  # converts NumPy arrays
+        images, targets = torch.as_tensor(data[0]), to_targets(data[1])  # converts NumPy arrays
         what = f"{type(self).__name__}: the {split} split"
         if len(images) != len(targets):
             raise DataError(f"{what} has {len(images)} images and {len(targets)} targets")

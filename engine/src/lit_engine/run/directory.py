@@ -20,7 +20,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -244,7 +244,9 @@ class RunDir:
 
     def end(self, status: int, **known: Any) -> None:
         """Add the exit status and other values, such as the duration, to the last entry of provenance.json."""
-        *earlier, last = self.entries()
+        if not (entries := self.entries()):
+            return
+        *earlier, last = entries
         entry = {**last, "status": status, **{name: value for name, value in known.items() if value is not None}}
         if entry != last:
             write_text(self.path / "provenance.json", json.dumps([*earlier, entry], indent=2) + "\n")
@@ -277,8 +279,10 @@ class RunDir:
             raise RunError(f"{where} has no step: fix the line or remove the file") from error
         return list(reader.fieldnames or []), rows
 
-    def predictions(self, name: str = "test") -> list[dict[str, Any]]:
-        """Return the rows of `predictions/NAME.csv`. In numeric columns, blank values become None.
+    def predictions(self, name: str = "test", convert: bool = True) -> list[dict[str, Any]]:
+        """Return the rows of `predictions/NAME.csv`.
+
+        If `convert` is true, the values of numeric columns are converted to numbers, and blank values to None.
 
         Raises:
             RunError: the table does not exist.
@@ -289,8 +293,10 @@ class RunDir:
             raise RunError(f"no such predictions: {file} (available: {there}); `predict RUN` writes predictions")
         with file.open(encoding="utf-8", newline="") as lines:
             columns, *rows = csv.reader(lines)
-        typed = [_convert_column(values) for values in zip(*rows, strict=True)]
-        return [dict(zip(columns, row, strict=True)) for row in zip(*typed, strict=True)]
+        found: Iterable[Sequence[Any]] = rows
+        if convert:
+            found = zip(*map(_convert_column, zip(*rows, strict=True)), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in found]
 
     def figures(self) -> list[Path]:
         """Return the image files in `figures/`, sorted by name."""
@@ -325,8 +331,11 @@ class RunDir:
 
 
 def _convert_column(texts: Sequence[str]) -> Sequence[Any]:
-    """Convert the values of a column to int if possible, otherwise to float if possible. Blank values become None."""
-    if any("_" in text for text in texts):  # `int("1_000")` is valid in Python
+    """Convert the values of a column to int if possible, otherwise to float if possible. Blank values become None.
+
+    Columns with values such as `007`, `+49` or `1_000` stay text, because the conversion would change the values.
+    """
+    if any("_" in text or re.match(r"\+|-?0\d", text) for text in texts):
         return texts
     for kind in (int, float):
         with contextlib.suppress(ValueError):

@@ -55,9 +55,14 @@ def recorded_name(name: str, stage: str) -> str:
 
 
 def find_metric(name: str, known: Iterable[str], stages: tuple[str, str] = ("val", "test")) -> str:
-    """Return the recorded name of a metric. Two stages are searched in order. Unknown names are returned unchanged."""
+    """Return the recorded name of a metric, such as `val_acc` for `acc`. Unknown names are returned unchanged.
+
+    Two stages are searched in order, unless the name contains a stage.
+    """
     names = (recorded_name(name, stages[0]), name, recorded_name(name, stages[1]))
-    return next((one for one in names if one in known), name)
+    stage = split_stage(name)[0]
+    similar = (counterpart(name, one, known) for one in ((stage,) if stage else stages))
+    return next((one for one in names if one in known), None) or next(filter(None, similar), name)
 
 
 def counterpart(name: str, stage: str, known: Iterable[str]) -> str | None:

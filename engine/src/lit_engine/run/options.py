@@ -1,18 +1,20 @@
 """Functions that list the options in a config by name and compare two configs."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 
 def options_of(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the command-line name and the value of each option in a config. Classes are shortened to `PACKAGE.CLASS`.
+    """Yield the command-line name and the value of each option in a config.
 
-    `("model.net", "package.CNN"), ("model.net.hidden", 64), ("trainer.callbacks.Checkpoint.mode", "max"), …`
+    `("model.net", "package.models.CNN"), ("model.net.hidden", 64), ("trainer.callbacks.Checkpoint.mode", "max"), …`
+
+    A list of classes also has an entry of its own with the class names, because their order matters, except for
+    callbacks and loggers.
     """
     if isinstance(value, dict) and "class_path" in value:
-        yield key, re.sub(r"\..*\.", ".", value["class_path"])
+        yield key, value["class_path"]
         for arguments in (value.get("init_args"), value.get("dict_kwargs")):
             for name, inner in (arguments or {}).items():
                 yield from options_of(inner, f"{key}.{name}")
@@ -20,9 +22,11 @@ def options_of(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         for name, inner in value.items():
             yield from options_of(inner, f"{key}.{name}".lstrip("."))
     elif isinstance(value, list) and _has_class(value):
+        kinds = [inner.get("class_path", "").rpartition(".")[2] if isinstance(inner, dict) else "" for inner in value]
+        if all(kinds) and key not in ("trainer.callbacks", "trainer.logger"):
+            yield key, kinds
         seen: Counter[str] = Counter()
-        for place, inner in enumerate(value):
-            kind = inner.get("class_path", "").rpartition(".")[2] if isinstance(inner, dict) else ""
+        for place, (kind, inner) in enumerate(zip(kinds, value, strict=True)):
             seen[kind] += 1
             name = f"[{place}]" if not kind else f".{kind}" if seen[kind] == 1 else f".{kind}[{seen[kind]}]"
             yield from options_of(inner, f"{key}{name}")

@@ -13,6 +13,7 @@ import shtab
 from lit_engine._jsonargparse import list_actions
 from lit_engine.cli.arguments import SUBCOMMANDS, OptionParser
 from lit_engine.cli.main import all_commands
+from lit_engine.cli.options import SHORT
 from lit_engine.project import current, program
 
 RUNS = shtab.cmd("ls -d runs/*/*/ 2>/dev/null")
@@ -44,6 +45,10 @@ def parser() -> argparse.ArgumentParser:
     for name, options in known.items():
         what = options.description or name
         made = commands.add_parser(name, help=what, description=what, parents=[options], add_help=False)
+        if name in SUBCOMMANDS:
+            made.add_argument("run", nargs="?")
+            for short in SHORT:
+                made.add_argument(f"--{short}")
         for action in list_actions(made):
             if action.dest in COMPLETED:
                 action.complete = COMPLETED[action.dest]

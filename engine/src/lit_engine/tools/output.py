@@ -2,11 +2,12 @@
 
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from lit_engine.errors import UserError
 from lit_engine.run.directory import write_text
@@ -52,10 +53,23 @@ def _plain(value: Any) -> Any:
 def write_file(what: str, option: str, file: Path, text: str) -> None:
     """Write a file and print its path. If the file cannot be written, raise UserError and suggest `--option`."""
     try:
-        if file.exists() and not file.is_file():  # a pipe or a device such as /dev/stdout, which must not be replaced
+        if file.exists() and (stream := _stream_of(file)):
+            stream.flush()
+            with open(stream.fileno(), "w", encoding="utf-8", closefd=False) as output:
+                output.write(text)
+        elif file.exists() and not file.is_file():  # a pipe or a device, which must not be replaced
             file.write_text(text, encoding="utf-8")
         else:
             write_text(file, text)
     except OSError as error:
         raise UserError(f"cannot write the {what} {file}: {error.strerror}; choose another --{option} FILE") from error
     print(f"{what}: {file}")
+
+
+def _stream_of(file: Path) -> TextIO | None:
+    """Return the standard stream that writes to a file. The file may be `/dev/stdout`, redirected to a regular file."""
+    for stream in (sys.__stdout__, sys.__stderr__):
+        with suppress(OSError, ValueError):
+            if stream is not None and os.path.samestat(file.stat(), os.fstat(stream.fileno())):
+                return stream
+    return None

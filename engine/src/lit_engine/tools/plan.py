@@ -50,13 +50,13 @@ class Count(Callback):
             raise UserError("--plan needs the length of the training dataloader: set trainer.limit_train_batches")
         if steps is None:
             raise UserError("--plan cannot predict the time of an unlimited run: set trainer.max_epochs or max_steps")
+        # `max_steps` may end the last epoch early.
+        batches = [min(accumulation_steps(trainer) * n, trainer.num_training_batches) for n in steps]
         # If `every` is None, the validation interval counts batches across epochs.
-        batches = trainer.num_training_batches if self.every else accumulation_steps(trainer) * sum(steps)
+        parts = batches[self.every - 1 :: self.every] if self.every else [sum(batches)]
         interval = trainer.val_check_batch or math.inf
-        checks = 1 if math.isinf(interval) else int(batches // interval)
-        checks *= len(steps) // self.every if self.every else 1
         validated = int(sum(trainer.num_val_batches))
-        checks = checks if validated else 0
+        checks = sum(1 if math.isinf(interval) else int(part // interval) for part in parts) if validated else 0
         self.length = {"epochs": len(steps), "steps": sum(steps), "validations": checks, "batches": validated}
         raise PlanDone
 

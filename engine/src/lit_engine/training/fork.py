@@ -125,12 +125,15 @@ class Fork(Callback):
         schedules: Any = task.schedules if task else configs
         # With automatic optimization, the schedules are stepped before the validation at the end of an epoch.
         whole = self.origin["epochs"] if module.automatic_optimization else self.finished
-        for config, schedule in zip(configs, schedules, strict=True):
-            done = steps if config.interval == "step" else whole
+        saved = [state.get("last_epoch", 0) for state in self.content["lr_schedulers"]]
+        for number, (config, schedule) in enumerate(zip(configs, schedules, strict=True)):
+            done, every = steps if config.interval == "step" else whole, schedule.frequency
+            if not module.automatic_optimization and number < len(saved):  # the module steps its schedules itself
+                done, every = saved[number], 1
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step\\(\\)` before")
                 # Schedules that monitor a metric (ReduceLROnPlateau) start with the new rate.
-                for _ in range(0 if config.monitor else done // schedule.frequency):
+                for _ in range(0 if config.monitor else done // every):
                     config.scheduler.step()  # type: ignore[call-arg]
 
 

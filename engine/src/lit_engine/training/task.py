@@ -417,8 +417,9 @@ class Task(_lightning.QuickModule):
 
     def on_validation_epoch_end(self) -> None:
         totals, split = self.evaluated.reduce(self), "test" if self.trainer.testing else "val"
-        if totals.count:
-            own, more = self.evaluation_metrics(totals, split), self._metrics.compute()
+        # `evaluation_step` may leave everything to `model.metrics`.
+        if totals.count or self._metrics.named:
+            own, more = self.evaluation_metrics(totals, split) if totals.count else {}, self._metrics.compute()
             if both := own.keys() & more.keys():
                 raise UserError(f"model.metrics: the task already logs {max(both)}: rename the metric")
             self.log_reduced({f"{split}/{name}": value for name, value in {**own, **more}.items()})

@@ -170,15 +170,23 @@ def find_differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
     """Return the keys whose values differ.
 
     An option that some runs lack is included only if it is a class in a list, such as a callback. Otherwise,
-    the class that the option belongs to is already included, or an older version lacked the option.
+    the class that the option belongs to is already included, or an older version lacked the option. A list of classes
+    is included only if its order is the only difference.
     """
     found: list[str] = []
+    lists = {k for one in options for k, v in one.items() if isinstance(v, list) and _has_parts(k, one)}
     for key in dict.fromkeys(key for one in options for key in one):
         values = [one[key] for one in options if key in one]
         added = len(values) < len(options) and isinstance(values[0], str) and CLASS.fullmatch(values[0])
-        if len({repr(as_number(value)) for value in values}) > 1 or (added and key.rpartition(".")[0] not in found):
+        if len({repr(as_number(value)) for value in values}) > 1 or (
+            added and key.rpartition(".")[0] not in {*found} - lists
+        ):
             found.append(key)
-    return found
+    return [key for key in found if key not in lists or not _has_parts(key, found)]
+
+
+def _has_parts(key: str, keys: Iterable[str]) -> bool:
+    return any(other.startswith(f"{key}.") for other in keys)
 
 
 def as_number(value: Any) -> Any:

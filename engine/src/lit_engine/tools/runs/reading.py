@@ -154,9 +154,17 @@ def read_runs(names: Sequence[str]) -> list[Run]:
 
 
 def _runs_in(folder: Path) -> Iterator[Path]:
-    """Yield all folders that contain a config.yaml. Folders inside a run, such as W&B's, are not searched."""
-    for place, folders, files in os.walk(folder):
-        folders.sort()
+    """Yield all folders that contain a config.yaml. Folders inside a run, such as W&B's, are not searched.
+
+    Links to folders are followed once, after the other folders.
+    """
+    seen: set[str] = set()
+    for place, folders, files in os.walk(folder, followlinks=True):
+        folders.sort(key=lambda name: (os.path.islink(os.path.join(place, name)), name))
+        if (real := os.path.realpath(place)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
         if "config.yaml" in files:
             folders.clear()
             yield Path(place)

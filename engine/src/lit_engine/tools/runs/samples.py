@@ -93,10 +93,17 @@ class Table:
     def labels(self) -> tuple[list[set[str]], list[set[str]]]:
         """Return the predicted and the true classes of each sample."""
         if "prediction" in self.names:  # not sets of labels; a column `labels` would be an input
-            return [{str(v)} for v in self.column("prediction")], [{str(v)} for v in self.column("target")]
+            return [{_name_of(v)} for v in self.column("prediction")], [{_name_of(v)} for v in self.column("target")]
         texts = [["" if value is None else str(value) for value in self.column(name)] for name in ("labels", "target")]
         predicted, true = [[{*text.split(";")} - {""} for text in column] for column in texts]
         return predicted, true
+
+
+def _name_of(label: Any) -> str:
+    """Return the name of a class, so that the predictions 1, 1.0 and True are the same class."""
+    if isinstance(label, float) and label.is_integer():
+        return str(int(label))
+    return {"True": "1", "False": "0"}.get(str(label), str(label))
 
 
 def check_same_samples(a: Table, b: Table) -> None:

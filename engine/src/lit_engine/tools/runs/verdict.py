@@ -15,7 +15,7 @@ import numpy as np
 from lit_engine.errors import UserError, did_you_mean, first_of
 from lit_engine.project import program
 from lit_engine.run.directory import RunDir
-from lit_engine.run.metric_names import find_metric, get_stage, recorded_name, strip_stage
+from lit_engine.run.metric_names import counterpart, find_metric, get_stage, strip_stage
 from lit_engine.tools.pages.html import Cell, heading, page, paragraph, samples, table
 from lit_engine.tools.runs.columns import cell_of, names_of, number
 from lit_engine.tools.runs.reading import Run, lower_is_better, read_runs
@@ -109,7 +109,7 @@ def _by_samples(metric: str, a: Run, b: Run) -> Finding:
     order, indices = gains.argsort(kind="stable"), list(first.rows)
     notes = ["this compares two models with one seed each; to compare methods, compare folders with several seeds"]
     for run, value in ((a, outcome.a), (b, outcome.b)):
-        known = run.metrics.get(recorded_name(name, "test"))
+        known = run.metrics.get(counterpart(name, "test", run.metrics) or "")
         if known is not None and abs(known - value) > 1e-4 * max(abs(known), abs(value)):
             notes.append(f"warning: {name} is {number(known)} in {run.path}/metrics.json, but {number(value)} in the "
                          f"predictions: run `{program()} predict {quote(str(run.path))}` again")  # fmt: skip

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from lit_engine.cli.arguments import CONFIG, OptionParser, at_least, pairs
 from lit_engine.cli.explain import explain
 from lit_engine.cli.main import check_early
+from lit_engine.cli.shorthand import expand
 from lit_engine.errors import UserError
 from lit_engine.project import current, program
 from lit_engine.tools.output import HELP, json_document
@@ -122,7 +123,7 @@ def _run(study: "Study", workers: int, most: int) -> int:
     started = len(study.rows())
     more = f", {started} already started" if started else ""
     print(f"sweep: {study.folder} ({most} trials, {workers} at a time{more})", flush=True)
-    name = prepare(study.config.command).config_name
+    name = prepare(expand(current(), study.config.words({}, Path("values.json")))).config_name
     try:
         status = Workers(study, name, workers, most).run()
     finally:
@@ -162,7 +163,7 @@ def _check(config: "SweepConfig", file: Path, show: bool) -> None:
             if show:
                 print(f"{program()} {shlex.join(words)}\n    {values.name}: {json.dumps(point)}")
             try:
-                LitCLI(current(), prepare(words).args)
+                LitCLI(current(), prepare(expand(current(), words)).args)
             except UserError as error:
                 reason = explain(error, words)
                 raise UserError(f"{file}: `fit` does not accept {json.dumps(point)}: {reason}") from error

@@ -5,17 +5,21 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from optuna import Study
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
+from optuna.trial import FrozenTrial
 
 from lit_engine.cli.arguments import CONFIG
 from lit_engine.cli.parser import load_yaml
+from lit_engine.cli.shorthand import expand
 from lit_engine.errors import UserError, did_you_mean
-from lit_engine.project import program
+from lit_engine.project import current, program
 from lit_engine.tools.sweep.space import Parameter, list_values, parse_parameters
 
 KEYS = ("method", "metric", "parameters", "command", "early_terminate")
@@ -137,7 +141,19 @@ def _pruner(section: Any) -> BasePruner:
     _require(hyperband, f"early_terminate: the type must be hyperband, got {section!r}")
     _check_known("hyperband", section, ("type", "min_iter", "eta"))
     _require("min_iter" in section, "hyperband needs min_iter")
-    return SuccessiveHalvingPruner(section["min_iter"], section.get("eta", 3), 0)
+    return Halving(section["min_iter"], section.get("eta", 3), 0)
+
+
+class Halving(SuccessiveHalvingPruner):
+    """Successive halving that counts each trial once, although each attempt at a trial has a copy of its values."""
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        """Return whether the trial is stopped early."""
+        trials = study.get_trials(deepcopy=False)
+        retried = {number for one in trials for number in one.system_attrs.get("retry_history", ())}
+        view = copy(study)
+        view.get_trials = lambda **_: [one for one in trials if one.number not in retried]  # type: ignore[method-assign]
+        return super().prune(view, trial)
 
 
 def _command(given: Any, overrides: Sequence[str]) -> list[str]:
@@ -153,7 +169,11 @@ def _command(given: Any, overrides: Sequence[str]) -> list[str]:
     _require(is_supported, f"the command must end with --config {ARGUMENTS_FILE}, got the macros {macros}")
     place = words.index(macros[0])
     start = place - 1 if words[place - 1] in ("-c", CONFIG) else place
-    return [*words[:start], *words[place + 1 :], *overrides, *words[start : place + 1]]
+    fixed = [*words[:start], *words[place + 1 :], *overrides]
+    # If the file with the values were the only config, each trial's run would be in a folder named after its file.
+    if macros[0] == ARGUMENTS_FILE and not any(word.startswith(CONFIG) for word in expand(current(), fixed)):
+        return [*fixed, "${args}"]
+    return [*fixed, *words[start : place + 1]]
 
 
 def _key(option: str) -> str:

@@ -185,7 +185,7 @@ def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
 
     The columns are `fold`, `seed` and the sample's `id`, followed by the columns of predictions/test.csv.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[int, int, dict[str, Any]]] = []  # seed, index, columns
     ids: dict[int, dict[int, str]] = {}  # fold → index in the predictions → id
     for trial in trials:
         run = RunDir(trial.run)
@@ -196,12 +196,13 @@ def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
         if fold not in ids:
             ids[fold] = _test_ids(run)
         with suppress(RunError):  # `predict` failed and has printed the reason
-            for row in run.predictions():
+            for row, texts in zip(run.predictions(), run.predictions(convert=False), strict=True):
                 place = {"fold": fold, "seed": seed, "id": ids[fold].get(row.get("index", -1))}
-                rows.append({**place, **{f"input/{n}" if n in place else n: value for n, value in row.items()}})
+                columns = {f"input/{name}" if name in place else name: text for name, text in texts.items()}
+                rows.append((seed, row.get("index", 0), {**place, **columns}))
     if rows:
-        rows.sort(key=lambda row: (row["seed"], row.get("index", 0)))
-        write_text(file, csv_text(rows))
+        rows.sort(key=lambda row: row[:2])
+        write_text(file, csv_text([columns for _, _, columns in rows]))
         print(f"out-of-fold predictions: {file}")
 
 

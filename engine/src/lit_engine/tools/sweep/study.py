@@ -14,6 +14,7 @@ from optuna.exceptions import ExperimentalWarning, OptunaError
 from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.engine import URL
 
 from lit_engine.errors import UserError
 from lit_engine.run.directory import RunDir
@@ -64,7 +65,7 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.folder, self.config, self.seed = folder, config, seed
         self.name = folder.name if url else "sweep"  # a fixed name, because the folder may be moved
-        url = url or f"sqlite:///{folder / DATABASE}"
+        url = url or URL.create("sqlite", database=str(folder / DATABASE)).render_as_string()
         folder.mkdir(parents=True, exist_ok=True)
         self.lock = FileLock(folder / f"{DATABASE}.lock")
         with self.lock:  # two processes must not create the tables at the same time

@@ -190,10 +190,11 @@ def format_title(run: RunDir) -> str:
 
 
 def _explain_status(status: int, printed: str) -> str:
-    """Return the last error message printed by a failed `fit`, or else its exit status and last line of output."""
+    """Return the last error message printed by a failed `fit`, or else its exit status and exception or last line."""
     lines = printed.strip().splitlines() or [""]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return errors[-1] if errors else f"exit status {status}: {lines[-1]}"
+    exceptions = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]  # notes may follow
+    return errors[-1] if errors else f"exit status {status}: {(exceptions or lines)[-1]}"
 
 
 def _continue_later(trial: optuna.Trial) -> None:
