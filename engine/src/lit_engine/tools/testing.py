@@ -118,6 +118,12 @@ def seed_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
     return lambda seed: seed_everything(seed, verbose=False)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide warnings from within other packages, and about Optuna's experimental functions."""
+    for ignored in (":::(lightning|torch|optuna|matplotlib|contextlib|<)", ":.* is experimental"):
+        config.addinivalue_line("filterwarnings", f"ignore{ignored}")
+
+
 def pytest_collection_finish() -> None:
     """Exclude imported objects from garbage collection, and collect less often: both save a tenth of the test time."""
     gc.freeze()
