@@ -82,6 +82,7 @@ def fit(trainer):
 COUNTERS = {
     "trainer_of": (lambda t: _lightning.trainer_of(t.lightning_module) is t, True),
     "ready_batches": (_lightning.ready_batches, 2),
+    "processed_batches": (_lightning.processed_batches, 2),
     "will_validate": (_lightning.will_validate, False),
     "has_validated": (_lightning.has_validated, False),
     "logged_steps": (_lightning.logged_steps, 5),  # the current step is counted after the hook
@@ -628,7 +629,7 @@ def test_logged_values_returns_only_values_of_the_current_stage(tmp_path):
 
 
 def test_values_logged_so_far_can_be_logged_again(tmp_path):
-    """`log_again` restores the values, and `add_to_logged` adds them to the values logged since Lightning's reset."""
+    """Lightning does not reset the restored values in the first batch."""
     torch.manual_seed(0)
     module = Logging()
     hooks = Hooks(1, lambda t: (_lightning.logged_so_far(t), _lightning.metric_states(module)))
@@ -649,7 +650,6 @@ def test_values_logged_so_far_can_be_logged_again(tmp_path):
 
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
             if batch_idx == 2:
-                _lightning.add_to_logged(trainer, saved)
                 _lightning.log_step(trainer)
 
     # This logs the first two batches twice.

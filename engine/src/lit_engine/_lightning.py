@@ -231,6 +231,12 @@ def ready_batches(trainer: Trainer) -> int:
     return trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
 
+def processed_batches(trainer: Trainer) -> int:
+    """Return the number of batches whose step is complete. A step may fetch its own batch (`dataloader_iter`)."""
+    current: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+    return current.processed
+
+
 def is_in_hook(trainer: Trainer) -> bool:
     """Return whether a hook other than `training_step` is running. Such a hook may fetch its own batches.
 
@@ -399,24 +405,10 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
         )
         results.log(**options, value=value, sync_dist_fn=trainer.strategy.reduce, batch_size=1)
         item = results[f"{options['fx']}.{options['name']}"]
-        one["sums"] = {name: before.to(value.device) for name, before in one["sums"].items()}
-        one["latest"] = move_data_to_device(one.get("latest"), value.device)  # logged again until there is a new value
-        vars(item).update(one["sums"], _computed=None, _forward_cache=one["latest"])
-
-
-def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
-    """Add the restored values after the first batch, because Lightning resets them. Lightning 1.2 added this API."""
-    results: Any = trainer.fit_loop.epoch_loop._results
-    for one in saved:
-        item = results[f"{one['options']['fx']}.{one['options']['name']}"]
-        extreme = item.meta.is_max_reduction or item.meta.is_min_reduction
-        for name, before in one["sums"].items():
-            now = getattr(item, name)
-            if now is not before:  # Lightning has reset this value
-                setattr(item, name, item.meta.reduce_fx(before, now) if extreme else before + now)
-        if item._forward_cache is None:
-            item._forward_cache = one["latest"]
-        item.has_reset, item._computed = False, None
+        sums = {name: before.to(value.device) for name, before in one["sums"].items()}
+        latest = move_data_to_device(one.get("latest"), value.device)  # logged again until there is a new value
+        vars(item).update(sums, _computed=None, _forward_cache=latest)
+    trainer._logger_connector._first_loop_iter = False  # otherwise, Lightning resets the values in the first batch
 
 
 METRIC_ATTRIBUTES = ("min_val", "max_val", "_num_vals_seen")  # MinMaxMetric and Running do not register them as states

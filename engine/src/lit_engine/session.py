@@ -49,6 +49,7 @@ from lit_engine.training.fork import Fork, use_trained_weights
 from lit_engine.training.layout import warn_of_emulation
 from lit_engine.training.plain import adds_weights_later, complete_prediction, complete_validation
 from lit_engine.training.saver import Interrupted, Saver, Signals
+from lit_engine.training.task import Task
 
 # Tools for the options --find, --plot_lr and --plan of `fit`, which are imported only when needed.
 FIND, PLOT_LR = "lit_engine.tools.lr_finder:find", "lit_engine.tools.lr_finder:plot_lr"
@@ -325,6 +326,10 @@ class Session:
         if self.checkpoint is not None and content is not None and self.fork is None:
             is_partial = adds_weights_later(model, trainer.callbacks)  # type: ignore[attr-defined]
             different = check_fits(model, content, self.checkpoint, self.cli.hyper_parameters, is_partial)
+            if self.command == "fit" and not isinstance(model, Task):
+                self.saver.resumed_schedules = content["lr_schedulers"]
+                if different:
+                    different += ["the optimizer and schedules keep their saved options: to change them, use --fork"]
             if self.command == "fit":
                 use_trained_weights(content, trainer.callbacks)  # type: ignore[attr-defined]
             else:

@@ -42,6 +42,13 @@ def test_a_class_is_found_by_name_or_former_path(capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_schedulers_may_be_given_by_name():
+    """The name alone would be ambiguous, because torch also has a OneCycleLR."""
+    path = "lit_engine.training.schedules.OneCycleLR"
+    config = {"scheduler": "OneCycleLR", "init_args": {"schedulers": ["OneCycleLR", "StepLR"]}}
+    assert resolve_class_paths(config) == {"scheduler": path, "init_args": {"schedulers": [path, "StepLR"]}}
+
+
 def test_other_values_are_unchanged(capsys):
     config = {
         "of torch": "torch.optim.SGD",

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import (
     BatchSampler,
@@ -11,10 +12,12 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     Sampler,
+    WeightedRandomSampler,
     get_worker_info,
 )
 
 from helpers import SaveAt, Witness
+from lit_engine.data.resumable import SeededOrder
 from lit_engine.training.saver import Saver
 
 
@@ -166,3 +169,16 @@ def open_file(worker):
 def test_worker_init_fn_may_modify_the_dataset(fit):
     batches = fit(DataLoader(Opened(), batch_size=4, num_workers=1, worker_init_fn=open_file))
     assert sorted(drawn(batches)) == list(range(0, 160, 10))
+
+
+def test_generators_of_nested_samplers_are_seeded():
+    """Lightning wraps the sampler of a process in a DistributedSamplerWrapper, and batch samplers contain a sampler."""
+
+    def draw(state):
+        generator = torch.Generator().manual_seed(state)
+        weighted = WeightedRandomSampler([1.0] * 16, 16, generator=generator)
+        shared = DistributedSamplerWrapper(weighted, num_replicas=2, rank=0, shuffle=False)
+        return [index for _, index in SeededOrder(shared, 1, yields_batches=False)]
+
+    assert draw(0) == draw(1)
+    assert len(set(draw(0))) > 1

@@ -35,7 +35,7 @@ class Rates(Classifier):
         self.optimizers().param_groups[0]["lr"] *= np.float64(0.9)
 
 
-class Metrics(Classifier):
+class Metrics(Simple):
     """Logs a running mean and the extremes of a mean in each step."""
 
     def __init__(self):
@@ -71,6 +71,38 @@ class Manual(Classifier):
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
         return [optimizer], [torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=100)]
+
+
+class Plateau(Classifier):
+    """Steps ReduceLROnPlateau with a loss that is logged both per step and per epoch."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.5)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5, threshold=0.0)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step", "monitor": "train_loss"},
+        }
+
+
+class Critic(Simple):
+    """Logs several values per batch."""
+
+    def training_step(self, batch, batch_idx):
+        for number in range(5):
+            loss = F.cross_entropy(self(batch[0]), batch[1])
+            self.log("critic_loss", loss / (number + 1), on_epoch=True)
+        return loss
+
+
+class Fetching(Simple):
+    """Fetches its own batches."""
+
+    def training_step(self, dataloader_iter):
+        (x, y), *_ = next(dataloader_iter)
+        loss = F.cross_entropy(self(x), y)
+        self.log("train_loss", loss, batch_size=len(y))
+        return loss
 
 
 class Pair(Classifier):
@@ -116,6 +148,9 @@ class Pairs(Data):
         "Plain --data test_exactness.Tensors",
         "Plain --data test_exactness.Tensors --data.num_workers=1",
         "Plain --data metric_objects.Data --trainer.precision=64-true",
+        "Plateau --data metric_objects.Data",
+        "Critic --data metric_objects.Data",
+        "Fetching --data metric_objects.Data",
     ],
 )
 def test_a_resumed_run_matches_an_uninterrupted_run_bit_for_bit(lit, options):
@@ -225,3 +260,48 @@ def test_a_fork_with_manual_optimization_continues_the_schedule(lit):
     with (child / "metrics.csv").open() as lines:
         rates = [float(row["rate"]) for row in csv.DictReader(lines) if row["rate"]]
     assert rates == pytest.approx([1 - step / 100 for step in range(1, 3 * BATCHES + 1)])
+
+
+class Scheduled(Classifier):
+    """Has a cosine schedule that ends with the run."""
+
+    def __init__(self, lr: float = 0.1):
+        super().__init__()
+        self.lr = lr
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
+        return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.trainer.max_epochs)]
+
+
+def test_a_resumed_run_cannot_change_the_length_of_its_schedule_or_of_a_step(lit, monkeypatch):
+    fit = f"fit {FIT}Scheduled --data metric_objects.Data"
+    run = lit(f"{fit} --name longer").run
+    again = lit(f"fit {run} --epochs 4")
+    assert again.status == 2
+    assert "the length of CosineAnnealingLR was 2 and would be 4, but a resumed run keeps its schedules" in again.err
+    at_call(monkeypatch, Scheduled, "training_step", 4, signal.SIGTERM)
+    stopped = lit(f"{fit} --name stopped --model.lr=0.2")
+    assert stopped.status == 143
+    changed = lit(f"fit {stopped.run} --trainer.accumulate_grad_batches=3")
+    assert changed.status == 2
+    assert "stopped mid-epoch with trainer.accumulate_grad_batches=1: resume with this value" in changed.err
+    other = lit(f"fit {stopped.run} --model.lr=0.5")
+    assert other.status == 0
+    assert "the optimizer and schedules keep their saved options: to change them, use --fork" in other.err
+
+
+def test_a_step_that_fetches_its_batch_gets_every_batch_and_is_followed_by_validation(lit):
+    with (lit(f"fit {FIT}Fetching --data metric_objects.Data").run / "metrics.csv").open() as lines:
+        rows = [*csv.DictReader(lines)]
+    assert [int(row["step"]) for row in rows if row["val_loss"]] == [BATCHES - 1, 2 * BATCHES - 1]
+
+
+@pytest.mark.parametrize("model", ["Plain", "Metrics"])
+def test_extending_a_run_that_max_steps_ended_mid_epoch_is_exact(lit, model):
+    fit = f"fit {FIT}{model} --data metric_objects.Data --trainer.max_epochs=-1"
+    whole = lit(fit, "--trainer.max_steps=17 --name whole").run
+    part = lit(fit, "--trainer.max_steps=14 --name part").run
+    assert lit(f"fit {part} --trainer.max_steps=17").status == 0
+    last_row = "/metrics.csv/13/"  # of the shorter run, which also logged the means of its incomplete epoch
+    assert [name for name in differences(whole, part) if not name.startswith(last_row)] == []

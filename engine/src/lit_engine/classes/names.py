@@ -81,15 +81,15 @@ def resolve_class_name(name: str) -> str:
 
 
 def resolve_class_paths(value: Any) -> Any:
-    """Apply `resolve_class_name` to each `class_path` and each string with a dot in a config, and return a copy."""
+    """Apply `resolve_class_name` to the class names and the strings with a dot in a config, and return a copy."""
     if isinstance(value, Mapping):
         found = {
             key: resolve_class_name(item)
-            if isinstance(item, str) and ("." in item or key in ("class_path", "_class_path"))
+            if isinstance(item, str) and ("." in item or key in ("class_path", "_class_path", "scheduler"))
             else resolve_class_paths(item)
             for key, item in value.items()
         }
-        for key in ("callbacks", "callbacks+"):  # a list of names, such as `[Figures]`
+        for key in ("callbacks", "callbacks+", "schedulers"):  # a list of names, such as `[Figures]`
             if isinstance(found.get(key), list):
                 found[key] = [resolve_class_name(item) if isinstance(item, str) else item for item in found[key]]
         return found

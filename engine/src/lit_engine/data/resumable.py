@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset,
 from lit_engine._lightning import (
     is_in_hook,
     keeps_iterator,
-    ready_batches,
+    processed_batches,
     replace_loader_parts,
     restarts_shorter_loaders,
     set_worker_iterator,
@@ -106,7 +106,7 @@ class ResumableLoader:
         if not self._trains:
             return epoch, 0, 0
         loaders = CombinedLoader(trainer.train_dataloader).flattened
-        done = 0 if in_hook else ready_batches(trainer)
+        done = 0 if in_hook else processed_batches(trainer)
         return epoch, done, next((k for k, one in enumerate(loaders) if one is self), 0)
 
     @property
@@ -177,9 +177,12 @@ class SeededOrder:
         stream = (*self._loader, *([f"pass {self.passes}"] if self.passes else []))
         seed = derive(self._seed, "order", self._epoch, *stream)
         seed_cpu(seed)
-        for one in (self._sampler, getattr(self._sampler, "sampler", None)):
+        one: Any = self._sampler
+        while one is not None:
             if isinstance(generator := getattr(one, "generator", None), torch.Generator):
                 generator.manual_seed(seed)
+            # Lightning wraps samplers for several processes.
+            one = getattr(one, "sampler", None) or getattr(getattr(one, "dataset", None), "_sampler", None)
         length = sized_len(self._sampler)
         return self._sampler if length is None else list(islice(self._sampler, length)), stream
 

@@ -20,11 +20,8 @@ from lit_engine.distributed.processes import is_first, print_once, warn_once
 from lit_engine.errors import CheckpointError, UserError
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.options import iterate_changes
-from lit_engine.training.schedules import steps_of_epochs
+from lit_engine.training.schedules import lengths_in, steps_of_epochs
 from lit_engine.training.task import Task
-
-# Matches values that depend on the length of the run, in the states of schedulers and nested schedulers.
-LENGTHS = re.compile(r"'(?:planned_length|T_max|total_steps|total_iters)': (\w+)")
 
 
 class Fork(Callback):
@@ -103,8 +100,8 @@ class Fork(Callback):
         options = {key.rpartition(".")[2] for key in self._changed}
         alike = all(key.startswith("model.optimizer.") for key in self._changed) and "lr" not in options
         schedulers: list[Any] = [config.scheduler for config in trainer.lr_scheduler_configs]
-        lengths = [LENGTHS.findall(str(one)) for one in content["lr_schedulers"]]
-        restores = saved and alike and lengths == [LENGTHS.findall(str(one.state_dict())) for one in schedulers]
+        lengths = [lengths_in(one) for one in content["lr_schedulers"]]
+        restores = saved and alike and lengths == [lengths_in(one.state_dict()) for one in schedulers]
         if not restores:
             self._move_schedules(trainer, pl_module)
             content["lr_schedulers"] = [one.state_dict() for one in schedulers]

@@ -4,7 +4,7 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -24,6 +24,7 @@ from lit_engine.data.sampler import Loader, global_seed
 from lit_engine.distributed.processes import SIGNALS, Maximum, all_gathered, is_first, print_once, replicas, warn_once
 from lit_engine.distributed.sharding import local_shards, total_norm
 from lit_engine.errors import UserError
+from lit_engine.training.schedules import check_lengths
 from lit_engine.training.task import Task
 
 OUT_OF_MEMORY = (
@@ -122,12 +123,15 @@ class Saver(Callback):
         self._stops_later = False  # whether a stop was requested within an accumulation window
         self._cut_short = False  # whether training ends mid-epoch
         self._counters: dict[str, Any] | None = None  # Lightning's loop counters if training ends mid-epoch
+        self._cut: dict[str, Any] = {}  # logged values and the states of metrics if training ends mid-epoch
         self._within_step = False  # whether gradients are being accumulated
         self._seeds_batches = False  # whether random numbers in a step are seeded here, not by the task or the loader
         self._precedes_plateau = False  # whether the run was stopped before Lightning stepped ReduceLROnPlateau
         self._metrics: dict[str, Any] = {}
-        self._logged: list[dict[str, Any]] = []  # values logged before resuming, kept until the first batch is logged
+        self._logged: list[dict[str, Any]] = []  # values logged in this epoch before resuming
         self._batches: int | None = None  # batches per epoch when the run was stopped
+        self._accumulation: int | None = None  # batches per optimizer step when the run was stopped
+        self.resumed_schedules: Sequence[Any] = ()  # saved states, for a module that is not a task
         self._buffers: dict[str, Tensor] = {}  # statistics of this process's batch norm layers
         self._accumulated: dict[str, Tensor] = {}  # gradients of manual optimization when the run was stopped
         self._states: dict[str, Any] | None = None  # torchmetrics states before the current validation
@@ -159,6 +163,10 @@ class Saver(Callback):
             warn_once("warning: ModelPruning omits its masks from last.ckpt, so a resumed run differs")
         if not fast_dev_run(trainer):
             self.checkpoint = next((one for one in callbacks if isinstance(one, Checkpoint)), None)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Check the schedules of a resumed run before Lightning restores their states."""
+        check_lengths(trainer, self.resumed_schedules)
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._defer()
@@ -219,21 +227,27 @@ class Saver(Callback):
 
     def _check_loader(self, trainer: Trainer) -> None:
         """Raise UserError if the number of batches changed, and warn if a loader cannot resume mid-epoch."""
-        now = trainer.num_training_batches
+        now, done = trainer.num_training_batches, _lightning.ready_batches(trainer)
+        before, accumulation = self._accumulation, trainer.accumulate_grad_batches
+        is_scheduled = accumulation_schedule(trainer) is not None
+        if before not in (None, accumulation) and (done % before or done % accumulation) and not is_scheduled:
+            raise UserError(
+                f"the run was stopped mid-epoch with trainer.accumulate_grad_batches={before}: resume with this value"
+            )
         if self._batches not in (None, now):
             raise UserError(
                 f"the run was stopped mid-epoch. An epoch had {self._batches} batches, but now has {now}. "
                 "Resume the run with its original data, batch size and number of devices"
             )
         if not all(hasattr(loader, "state_dict") for loader in CombinedLoader(trainer.train_dataloader).flattened):
-            print_once("warning: the dataloader cannot resume mid-epoch, so the epoch restarts from its first batch")
+            print_once("warning: the dataloader cannot resume mid-epoch, so it returns its first batches again")
 
     def _defer(self) -> None:
         self.signals.install()
         self.signals.deferred = True
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._trained, self._logged = True, []
+        self._trained = True
         self._seed(trainer, "epoch")
         number, due = self._agree(trainer)
         every = self.checkpoint and self.checkpoint.every_n_epochs
@@ -271,9 +285,6 @@ class Saver(Callback):
 
     def after_step(self, trainer: Trainer) -> None:
         """Save if a save is due, and stop after a signal. Both wait until gradient accumulation is complete."""
-        if self._logged:
-            _lightning.add_to_logged(trainer, self._logged)
-            self._logged = []
         if trainer.is_last_batch and isinstance(trainer.train_dataloader, Loader):
             trainer.train_dataloader.position = 0  # even if `limit_train_batches` ended the epoch
         if self._postpone_stop(trainer):
@@ -303,6 +314,9 @@ class Saver(Callback):
         """Store the loop counters, because Lightning counts an epoch as complete even if it ends early."""
         self._counters = _lightning.loop_state(trainer)
         _lightning.set_loop_counters(self._counters, moment)
+        # Lightning and the module reset these values at the end of the epoch.
+        states = _lightning.metric_states(trainer.lightning_module)
+        self._cut = {"logged": _lightning.logged_so_far(trainer), "states": states}
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
         """Return whether Lightning is accumulating gradients. They are not saved, so training stops after the step."""
@@ -423,6 +437,8 @@ class Saver(Callback):
         checkpoint["metrics"] = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
         states = _lightning.metric_states(pl_module) if self._states is None else self._states
         own: dict[str, Any] = {"logged": _lightning.logged_so_far(trainer), "states": states}
+        if self._moment == "cut short":
+            own = {**self._cut}
         if trainer.world_size > 1 and not pl_module.automatic_optimization:  # DDP then does not broadcast buffers
             own["buffers"] = {
                 f"{name}.{key}": buffer.cpu()
@@ -437,6 +453,7 @@ class Saver(Callback):
         }
         if not isinstance(pl_module, Task):
             checkpoint["batches"] = trainer.num_training_batches
+            checkpoint["accumulation"] = trainer.accumulate_grad_batches
         if not pl_module.automatic_optimization:  # each optimizer may be accumulating gradients
             found = {name: weight.grad for name, weight in pl_module.named_parameters() if weight.grad is not None}
             checkpoint["gradients"] = found
@@ -457,7 +474,8 @@ class Saver(Callback):
             self._logged = shares[rank]["logged"]
             _lightning.restore_metric_states(pl_module, shares[rank]["states"])
             self._buffers = shares[rank].get("buffers", {})
-        self._batches, self._accumulated = checkpoint.get("batches"), checkpoint.get("gradients", {})
+        self._batches, self._accumulation = checkpoint.get("batches"), checkpoint.get("accumulation")
+        self._accumulated = checkpoint.get("gradients", {})
 
 
 def is_out_of_memory(error: BaseException) -> bool:

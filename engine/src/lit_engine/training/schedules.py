@@ -1,6 +1,7 @@
 """Optimizers and learning rate schedules. Several schedules can be combined, and all of them end with the run."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -341,6 +342,23 @@ def _make(where: str, factory: Callable[[Any], Any], argument: Any) -> Any:
         return factory(argument)
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
         raise UserError(f"{where}: {error}") from error
+
+
+def lengths_in(state: Any) -> list[str]:
+    """Return the values that depend on the length of the run, from the state of a scheduler and of its parts."""
+    return re.findall(r"'(?:planned_length|T_max|total_steps|total_iters)': (\w+)", str(state))
+
+
+def check_lengths(trainer: Trainer, saved: Sequence[Any]) -> None:
+    """Raise UserError if the length of a schedule differs from its state in the checkpoint of a resumed run."""
+    for config, state in zip(trainer.lr_scheduler_configs, saved, strict=False):
+        before, now = lengths_in(state), lengths_in(config.scheduler.state_dict())
+        if before != now:
+            raise UserError(
+                f"the length of {type(config.scheduler).__name__} was {', '.join(before)} and would be "
+                f"{', '.join(now)}, but a resumed run keeps its schedules: keep max_epochs and the batch size, or "
+                "continue with --fork instead of --run"
+            )
 
 
 def check_resumed(trainer: Trainer, run: Callable[[str], int | None]) -> None:
