@@ -1,4 +1,4 @@
-"""With one command, check results and resuming on a GPU, and measure speed and time to a target accuracy.
+"""Check results and resuming on a GPU with a single command, and measure speed and time to a target accuracy.
 
     python benchmarks/gpu.py                        run all parts; writes results/gpu.json
     python benchmarks/gpu.py same resume            run only these parts; the file keeps the results of the others

@@ -99,7 +99,7 @@ def test_writing_to_a_full_disk_prints_a_one_line_error():
     assert (done.returncode, done.stderr) == (2, "error: No space left on device\n")
 
 
-def test_output_to_a_redirected_standard_stream_keeps_what_the_file_contains(capfd):
+def test_writing_to_a_redirected_standard_stream_does_not_truncate_its_file(capfd):
     print("before")
     write_file("table", "csv", Path("/dev/stdout"), "a,b\n")  # standard output is a regular file here
     print("after")

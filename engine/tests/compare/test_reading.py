@@ -126,7 +126,7 @@ def test_options_use_command_line_names_and_include_classes():
     }
 
 
-def test_models_with_equal_names_and_the_order_of_classes_are_differences():
+def test_models_with_the_same_name_and_reordered_classes_count_as_differences():
     def config(module, *layers):
         layers = [{"class_path": f"torch.nn.{layer}"} for layer in layers]
         return {"model": {"class_path": f"nets.{module}.Net", "init_args": {"layers": layers}}}

@@ -255,7 +255,7 @@ def test_exit_status_indicates_the_verdict(make_run, say):
     page = Path("runs/x/test.html").read_text()
     anchors = re.findall(' id="(.*?)"', page)
     assert len(set(anchors)) == len(anchors) == 3
-    assert page.count(">Won: 9<") == 1  # accuracy and f1 differ between the runs because of the same samples
+    assert page.count(">Won: 9<") == 1  # the same samples account for the differences in both accuracy and f1
     status, out, _ = say("compare runs/x/a runs/x/b runs/x/c --test accuracy --json")
     first, second = json.loads(out)["tests"]
     assert (status, first["verdict"], second["verdict"]) == (3, "better", "not distinguishable")

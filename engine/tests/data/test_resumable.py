@@ -172,7 +172,7 @@ def test_worker_init_fn_may_modify_the_dataset(fit):
 
 
 def test_generators_of_nested_samplers_are_seeded():
-    """Lightning wraps the sampler of a process in a DistributedSamplerWrapper, and batch samplers contain a sampler."""
+    """Samplers may be nested: Lightning wraps each process's sampler in a DistributedSamplerWrapper."""
 
     def draw(state):
         generator = torch.Generator().manual_seed(state)

@@ -274,7 +274,7 @@ class Scheduled(Classifier):
         return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.trainer.max_epochs)]
 
 
-def test_a_resumed_run_cannot_change_the_length_of_its_schedule_or_of_a_step(lit, monkeypatch):
+def test_resuming_cannot_change_the_schedule_length_or_the_batches_per_step(lit, monkeypatch):
     fit = f"fit {FIT}Scheduled --data metric_objects.Data"
     run = lit(f"{fit} --name longer").run
     again = lit(f"fit {run} --epochs 4")
@@ -298,7 +298,7 @@ def test_a_step_that_fetches_its_batch_gets_every_batch_and_is_followed_by_valid
 
 
 @pytest.mark.parametrize("model", ["Plain", "Metrics"])
-def test_extending_a_run_that_max_steps_ended_mid_epoch_is_exact(lit, model):
+def test_extending_a_run_that_max_steps_ended_mid_epoch_gives_exact_results(lit, model):
     fit = f"fit {FIT}{model} --data metric_objects.Data --trainer.max_epochs=-1"
     whole = lit(fit, "--trainer.max_steps=17 --name whole").run
     part = lit(fit, "--trainer.max_steps=14 --name part").run

@@ -113,7 +113,7 @@ def test_metrics_after_the_forked_checkpoint_are_not_copied(lit, monkeypatch):
     assert copy.split("\n")[:-1] == table.read_text(encoding="utf-8").split("\n")[:21]
 
 
-def test_a_new_batch_size_keeps_the_schedule_at_the_same_epoch(lit):
+def test_a_new_batch_size_keeps_the_position_of_the_schedule_in_epochs(lit):
     parent = fit(lit, "--epochs 2 --model.schedulers", [COSINE])
     child = fork(lit, parent, "--batch_size 64 --epochs 4").run
     whole = fit(lit, "--epochs 4 --batch_size 64 --name whole --model.schedulers", [COSINE])

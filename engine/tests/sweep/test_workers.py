@@ -208,7 +208,7 @@ def test_special_characters_in_the_folder_are_part_of_its_name(tmp_path, read):
     assert (tmp_path / "a%41" / "what?=1" / "study.db").is_file()
 
 
-def test_the_error_of_a_trial_is_its_exception():
+def test_a_failed_trial_reports_the_exception_that_it_raised():
     printed = "Traceback (most recent call last):\n  raise KeyError(\"boom\")\nKeyError: 'boom'\nin epoch 1, step 2\n"
     assert worker._explain_status(1, printed) == "exit status 1: KeyError: 'boom'"
 

@@ -90,7 +90,7 @@ class Bits(Task):
         return {"predictions": bits.float(), "targets": bits} if self.gives else None
 
 
-def test_a_task_may_report_only_configured_metrics(trainer):
+def test_a_task_without_metrics_of_its_own_reports_the_configured_metrics(trainer):
     class OnlyMetrics(Bits):
         def step(self, loss, count):
             return loss

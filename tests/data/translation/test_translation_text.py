@@ -96,7 +96,7 @@ def test_unknown_words_are_counted(corpus, tmp_path, capsys):
     assert "warning: 100% of the target tokens in val are unknown" in capsys.readouterr().out
 
 
-def test_prefixes_filter_on_the_english_side(corpus, capsys):
+def test_pairs_are_filtered_by_prefixes_of_the_english_sentence(corpus, capsys):
     pairs = [(f"I'm {i}", f"Je suis {i}") for i in range(20)] + [("É I am", "x"), ("i am z", "y"), ("He isn't", "z")]
     kept = corpus(pairs, prefixes="classic", val_size=2, test_size=2)
     found = [pair for split in ("train", "val", "test") for pair in kept.pairs(split)]

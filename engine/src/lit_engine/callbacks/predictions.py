@@ -160,7 +160,7 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
 
 
 def _is_per_sample(outputs: Any, size: int) -> bool:
-    """Return whether the outputs are a list with one tensor per sample, and not a list of columns."""
+    """Return whether the outputs are a list with one tensor per sample rather than a list of columns."""
     if not isinstance(outputs, list) or len(outputs) != size or not all(isinstance(one, Tensor) for one in outputs):
         return False
     shapes = {one.shape for one in outputs}

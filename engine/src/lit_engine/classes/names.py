@@ -81,7 +81,7 @@ def resolve_class_name(name: str) -> str:
 
 
 def resolve_class_paths(value: Any) -> Any:
-    """Apply `resolve_class_name` to the class names and the strings with a dot in a config, and return a copy."""
+    """Return a copy of a config with `resolve_class_name` applied to class names and dotted strings."""
     if isinstance(value, Mapping):
         found = {
             key: resolve_class_name(item)

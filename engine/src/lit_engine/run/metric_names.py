@@ -57,7 +57,7 @@ def recorded_name(name: str, stage: str) -> str:
 def find_metric(name: str, known: Iterable[str], stages: tuple[str, str] = ("val", "test")) -> str:
     """Return the recorded name of a metric, such as `val_acc` for `acc`. Unknown names are returned unchanged.
 
-    Two stages are searched in order, unless the name contains a stage.
+    If the name has no stage, both stages are tried in order.
     """
     names = (recorded_name(name, stages[0]), name, recorded_name(name, stages[1]))
     stage = split_stage(name)[0]

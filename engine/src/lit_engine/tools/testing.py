@@ -119,7 +119,7 @@ def seed_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide warnings from within other packages, and about Optuna's experimental functions."""
+    """Hide warnings raised inside other packages, and those about Optuna's experimental functions."""
     for ignored in (":::(lightning|torch|optuna|matplotlib|contextlib|<)", ":.* is experimental"):
         config.addinivalue_line("filterwarnings", f"ignore{ignored}")
 

@@ -350,7 +350,7 @@ def lengths_in(state: Any) -> list[str]:
 
 
 def check_lengths(trainer: Trainer, saved: Sequence[Any]) -> None:
-    """Raise UserError if the length of a schedule differs from its state in the checkpoint of a resumed run."""
+    """Raise UserError if a resumed run's schedules have different lengths from those saved in its checkpoint."""
     for config, state in zip(trainer.lr_scheduler_configs, saved, strict=False):
         before, now = lengths_in(state), lengths_in(config.scheduler.state_dict())
         if before != now:

@@ -100,7 +100,7 @@ class Table:
 
 
 def _name_of(label: Any) -> str:
-    """Return the name of a class, so that the predictions 1, 1.0 and True are the same class."""
+    """Return a canonical class name, so that the predictions 1, 1.0 and True count as the same class."""
     if isinstance(label, float) and label.is_integer():
         return str(int(label))
     return {"True": "1", "False": "0"}.get(str(label), str(label))

@@ -145,10 +145,10 @@ def _pruner(section: Any) -> BasePruner:
 
 
 class Halving(SuccessiveHalvingPruner):
-    """Successive halving that counts each trial once, although each attempt at a trial has a copy of its values."""
+    """Successive halving that counts a retried trial once. Each attempt stores its own copy of the values."""
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        """Return whether the trial is stopped early."""
+        """Return whether the trial should be stopped early."""
         trials = study.get_trials(deepcopy=False)
         retried = {number for one in trials for number in one.system_attrs.get("retry_history", ())}
         view = copy(study)
@@ -170,7 +170,7 @@ def _command(given: Any, overrides: Sequence[str]) -> list[str]:
     place = words.index(macros[0])
     start = place - 1 if words[place - 1] in ("-c", CONFIG) else place
     fixed = [*words[:start], *words[place + 1 :], *overrides]
-    # If the file with the values were the only config, each trial's run would be in a folder named after its file.
+    # If the values file were the only config, each trial's run would be stored in a folder named after it.
     if macros[0] == ARGUMENTS_FILE and not any(word.startswith(CONFIG) for word in expand(current(), fixed)):
         return [*fixed, "${args}"]
     return [*fixed, *words[start : place + 1]]
