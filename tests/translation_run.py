@@ -9,10 +9,8 @@ from lit_engine.tools.testing import blank_figures
 ROOT = Path(__file__).parents[1]
 HELLO = "The bird is small."
 SIZES = "--data.size=700 --data.val_size=30 --data.test_size=30"
-SMALL = (
-    f"{SIZES} --model.net.embedding_size=16 "
-    "--model.net.hidden_size=32 --trainer.max_epochs=2 --trainer.limit_train_batches=8"
-)
+NET = "--model.net.embedding_size=16 --model.net.hidden_size=32"
+SMALL = f"{SIZES} {NET} --trainer.max_epochs=2 --trainer.limit_train_batches=8"
 
 
 def train(runs: Path, *options: str, config: str = "translation_quickstart.yaml") -> Path:

@@ -20,7 +20,7 @@ def resnet():
 
 
 def transformer():
-    return TransformerSeq2Seq(9, 9, 8, 2, dropout=0.3), (TOKENS, torch.tensor([5, 3]), TOKENS)
+    return TransformerSeq2Seq(9, 9, 8, 2, 1, 2, dropout=0.3), (TOKENS, torch.tensor([5, 3]), TOKENS)
 
 
 def steps(net, inputs, count=2):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from translation_run import SIZES
+from translation_run import NET, SIZES
 
 DOCS = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(schedulers:.*?)```", DOCS, re.DOTALL)
@@ -31,6 +31,6 @@ def test_lr_plot_has_one_line_per_optimizer(lit):
     ("--plan", "time: "),
 ])  # fmt: skip
 def test_planning_options_work_with_several_optimizers(lit, option, line):
-    result = lit(f"fit translation_two_optimizers {SIZES} {option}")
+    result = lit(f"fit translation_two_optimizers {SIZES} {NET} {option}")
     assert result.status == 0, result.err
     assert line in result.out

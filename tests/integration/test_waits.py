@@ -18,7 +18,7 @@ ONE = [
 ]
 TWO = [
     pytest.param(f"translation_quickstart {TEXT} -c {{overlays}}/ddp.yaml", id="ddp"),
-    pytest.param("quickstart -c {overlays}/fsdp2.yaml", id="fsdp2", marks=pytest.mark.slow),
+    pytest.param("quickstart -c {overlays}/fsdp2.yaml", id="fsdp2"),
 ]
 
 
@@ -52,6 +52,7 @@ def test_a_wait_is_counted(lit, tmp_path):
     assert all(place.startswith("_local_scalar_dense at ") for place in places)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", TWO)
 def test_two_processes_never_wait(line, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))

@@ -104,8 +104,8 @@ TRANSFORMER = (
 
 @pytest.mark.parametrize("options", [(), pytest.param(TRANSFORMER, marks=pytest.mark.slow)], ids=["words", "subwords"])
 def test_exported_script_translates_like_the_run(tmp_path_factory, tmp_path, options, capfd):
-    longer = "--trainer.max_epochs=12", "--trainer.limit_train_batches=1.0", "--model.decoding.n_best=2"
-    run = train(tmp_path_factory.mktemp("runs"), *longer, *options)
+    epochs = "--trainer.max_epochs=12", "--trainer.check_val_every_n_epoch=12", "--trainer.limit_train_batches=10"
+    run = train(tmp_path_factory.mktemp("runs"), *epochs, "--model.decoding.n_best=2", *options)
     capfd.readouterr()
     assert main(["export", f"--run={run}", "--format=pt2,onnx,safetensors", f"--output={tmp_path}"]) == 0
     assert capfd.readouterr().out.count("; 30 samples)") == 5

@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from pkgutil import resolve_name
@@ -195,6 +195,7 @@ class Session:
             self.fork.adapt(run.path, self.cli.plain, trainer, model, datamodule)
         elif self.checkpoint is not None:
             check_kept(run.path, self.cli.plain)
+            _check_limits(run.config(), self.cli.plain)
             self.record.is_unchanged = not any(iterate_changes(run.config(), self.cli.plain))
             print_once(f"resuming from {self.checkpoint}")
         elif options.init_from:
@@ -463,14 +464,28 @@ class Session:
                 print_once(format_metrics(trainer.callback_metrics, model))
 
 
-def options_for_accumulation(trainer: Namespace, number: int) -> dict[str, int]:
+def options_for_accumulation(trainer: Mapping[str, Any] | Namespace, number: int) -> dict[str, int]:
     """Return options for `number` micro-batches per step. Scale limits and intervals that count micro-batches."""
     counts = ("limit_train_batches", "overfit_batches", "val_check_interval")  # floats are fractions of an epoch
     found = {"trainer.accumulate_grad_batches": number}
     for name in counts:
-        if isinstance(trainer[name], int):
-            found[f"trainer.{name}"] = trainer[name] * number // trainer.accumulate_grad_batches
+        if isinstance(trainer.get(name), int):
+            found[f"trainer.{name}"] = trainer[name] * number // trainer["accumulate_grad_batches"]
     return found
+
+
+def _check_limits(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise UserError if only the size of the micro-batches changes, but not the limits that count them."""
+    old, new = before.get("trainer", {}), now["trainer"]
+    number = new["accumulate_grad_batches"]
+    global_batch_size = ((now.get("data") or {}).get("init_args") or {}).get("global_batch_size")
+    if not global_batch_size or old.get("accumulate_grad_batches") in (None, number):
+        return
+    for option, value in options_for_accumulation(old, number).items():
+        name = option.removeprefix("trainer.")
+        if new[name] == old[name] != value:
+            reason = f"{option} counts micro-batches, and each step would now have {number} of them"
+            raise UserError(f"{reason}: also set --{option}={value}")
 
 
 def _drop_averages(trainer: Trainer) -> None:

@@ -90,5 +90,48 @@ def test_load_may_return_a_dataset():
     wrong = Pairs(20)
     wrong.targets[3] = 2
     Own.load = lambda self, split: wrong
-    with pytest.raises(DataError, match="sample 3 of the train split has label 2"):
+    with pytest.raises(DataError, match="the train split has label 2 in sample 3"):
         Own().setup("fit")
+
+
+class Unlisted(Pairs):
+    """Dataset without a list of its targets, so an invalid target is only found when its sample is loaded."""
+
+    def __init__(self, size, wrong):
+        super().__init__(size)
+        self.all, self.wrong = self.targets, wrong
+        del self.targets
+
+    def __getitem__(self, index):
+        return torch.zeros(1, 3, 3), self.wrong.get(index, self.all[index])
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    ({3: 2}, r"the dataset has label 2 in sample 3, but there are 2 classes \(0 to 1\)"),
+    ({3: torch.tensor([0, 1])}, "the dataset has targets of different shapes"),
+    ({index: torch.zeros(3, 4) for index in range(20)}, r"targets of the shape \(3, 4\), not \(3, 3\)"),
+])  # fmt: skip
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_invalid_targets_of_loaded_samples_are_errors(wrong, message, num_workers):
+    data = make(Unlisted(20, wrong), val=Pairs(5), batch_size=20)
+    data.num_workers = num_workers
+    data.setup("fit")
+    with pytest.raises(DataError, match=message):
+        list(data.train_dataloader())
+
+
+def test_target_transform_determines_the_classes():
+    """The dataset lists the classes 1 and 2, but its samples have the classes 0 and 1."""
+
+    class Shifted(Pairs):
+        target_transform = staticmethod(lambda target: target - 1)
+
+        def __getitem__(self, index):
+            return torch.zeros(1, 3, 3), self.target_transform(self.targets[index])
+
+    train = Shifted(20)
+    train.targets = [1 + index % 2 for index in range(20)]
+    data = make(train, val_size=4, batch_size=20, sampling={"a": 0, "b": 1})
+    data.setup("fit")
+    assert torch.cat([batch.targets for batch in data.train_dataloader()]).tolist() == [1] * 16
+    assert torch.cat([batch.targets for batch in data.loader("val")]).bincount().tolist() == [2, 2]

@@ -93,7 +93,7 @@ def test_out_of_range_label_error_reports_sample_and_label(label):
             targets[4] = label
             return images, targets
 
-    message = rf"sample 4 of the train split has label {label}, but there are 3 classes \(0 to 2\)"
+    message = rf"the train split has label {label} in sample 4, but there are 3 classes \(0 to 2\)"
     with pytest.raises(DataError, match=message):
         Wrong().setup("fit")
 
@@ -111,7 +111,7 @@ def test_targets_may_be_multilabel_or_segmentation_masks(shape, known, wrong):
     data.setup("fit")
     assert torch.equal(next(iter(data.val_dataloader())).targets, Other.targets[:11])
     Other.targets[7, 1] = wrong
-    with pytest.raises(DataError, match=f"sample 7 of the train split has label {wrong}, .* to {known[1]}"):
+    with pytest.raises(DataError, match=f"the train split has label {wrong} in sample 7, .* to {known[1]}"):
         Other().setup("fit")
 
 

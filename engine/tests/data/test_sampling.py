@@ -157,6 +157,7 @@ def rows_of(run):
     return [{name: value for name, value in row.items() if "second" not in name} for row in rows]
 
 
+@pytest.mark.slow
 def test_a_two_process_run_matches_a_single_process_run(lit, workspace):
     one = lit(f"{OPTIONS} --run_name=one")
     words = f"{OPTIONS} --run_name=two --trainer.devices=2 --trainer.strategy=ddp --trainer.accelerator=cpu".split()

@@ -54,6 +54,7 @@ def test_resuming_with_2_4_and_1_processes_matches_a_single_process_run(tmp_path
     assert found < largest
 
 
+@pytest.mark.slow
 def test_gradients_of_layers_unfrozen_later_are_averaged_over_processes(lit, tmp_path):
     """DDP averages only the parameters that required gradients when it wrapped the model."""
     unfreeze = '{"class_path":"Unfreezing","init_args":{"schedule":{"net.layers.1":1}}}'

@@ -127,6 +127,20 @@ def test_gradients_match_the_full_batch_and_resuming_is_exact(lit, limit, monkey
         assert [float(x or 0) for x in row] == pytest.approx([float(x or 0) for x in other], rel=1e-6)
 
 
+def test_changing_the_accumulation_requires_matching_limits(lit):
+    """Otherwise, epochs would be shorter, because the limits count micro-batches."""
+    limits = "--trainer.limit_train_batches=6 --trainer.val_check_interval=3"
+    run = lit(f"{FIT} --model.schedulers=null {limits} --run_name=a").run
+    more = f"fit --run {run} --trainer.max_epochs=3 --trainer.accumulate_grad_batches=2"
+    result = lit(more)
+    assert (result.status, len(result.err.splitlines())) == (2, 1)
+    assert "also set --trainer.limit_train_batches=12" in result.err
+    assert "also set --trainer.val_check_interval=6" in lit(f"{more} --trainer.limit_train_batches=12").err
+    result = lit(f"{more} --trainer.limit_train_batches=12 --trainer.val_check_interval=6")
+    assert result.status == 0, result.err
+    assert last(run)["global_step"] == 18
+
+
 @pytest.mark.parametrize("options", [
     "--data.global_batch_size=null --data.batch_size=64",
     "--trainer.accumulate_grad_batches=64",  # micro-batches of one sample

@@ -19,7 +19,7 @@ def tatoeba(official) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("prefixes", [None, "classic"])
+@pytest.mark.parametrize("prefixes", [pytest.param(None, marks=pytest.mark.slow), "classic"])
 def test_tatoeba_splits_share_no_sentences(tatoeba, prefixes):
     data = Tatoeba(root=tatoeba, prefixes=prefixes, seed=1, batch_tokens=4000)
     data.setup("fit")

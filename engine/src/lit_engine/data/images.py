@@ -222,19 +222,45 @@ def to_targets(value: Any) -> Tensor:
     return found.long()
 
 
+def check_targets(
+    targets: Tensor, num_classes: int, input_shape: tuple[int, int, int], what: str, indices: Tensor | None = None
+) -> None:
+    """Raise DataError if targets, which `ImageData.load` describes, are out of range or have a wrong shape.
+
+    The message starts with `what`. The indices `(N,)` of the targets default to 0, 1, …
+    """
+    last = num_classes - 1
+    kinds = {1: ((), 0, last), 2: ((num_classes,), 0, 1), 3: (tuple(input_shape[1:]), -1, last)}
+    shape, lowest, highest = kinds.get(targets.ndim, ((), 0, last))
+    if tuple(targets.shape[1:]) != shape:
+        raise DataError(f"{what} has targets of the shape {tuple(targets.shape[1:])}, not {shape}")
+    wrong = ((targets < lowest) | (targets > highest)).nonzero()
+    if len(wrong):
+        label, place = int(targets[tuple(wrong[0])]), int(wrong[0, 0])
+        index = place if indices is None else int(indices[place])
+        valid = f"there are {num_classes} classes ({lowest} to {highest})"
+        raise DataError(f"{what} has label {label} in sample {index}, but {valid}")
+
+
 class Samples(Dataset):
     """Batches from a dataset of `(image, target)` pairs, in which images are PIL images or tensors `(C, H, W)`."""
 
-    def __init__(self, dataset: Any, input_shape: tuple[int, int, int], crop: bool = False) -> None:
-        self.dataset, self.input_shape, self.crop = dataset, input_shape, crop
+    def __init__(self, dataset: Any, input_shape: tuple[int, int, int], num_classes: int, crop: bool = False) -> None:
+        self.dataset, self.input_shape, self.num_classes, self.crop = dataset, input_shape, num_classes, crop
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, indices: Tensor) -> ImageBatch:
+        """Return the batch of the samples with these indices `(b,)`. Raise DataError if a sample is invalid."""
         samples = [self.dataset[index] for index in indices.tolist()]
         images = [self.fit(image) for image, _ in samples]
-        return ImageBatch(torch.stack(images), torch.stack([to_targets(target) for _, target in samples]), indices)
+        targets = [to_targets(target) for _, target in samples]
+        if len(shapes := {tuple(target.shape) for target in targets}) > 1:
+            raise DataError(f"the dataset has targets of different shapes, such as {' and '.join(map(str, shapes))}")
+        batch = ImageBatch(torch.stack(images), torch.stack(targets), indices)
+        check_targets(batch.targets, self.num_classes, self.input_shape, "the dataset", indices)
+        return batch
 
     def fit(self, image: Tensor | Image.Image) -> Tensor:
         """Convert an image to a uint8 or float tensor of shape `input_shape` `(C, H, W)`."""
@@ -303,33 +329,29 @@ class ImageData(SplitData):
         """
         data = self.load(split)
         if not isinstance(data, tuple):
-            self.check_targets(labels_of(data), split)
+            self.check_labels(data, split)
             return data
         images, targets = torch.as_tensor(data[0]), to_targets(data[1])  # converts NumPy arrays
         what = f"{type(self).__name__}: the {split} split"
         if len(images) != len(targets):
             raise DataError(f"{what} has {len(images)} images and {len(targets)} targets")
         check_images(images, self.input_shape, f"{what}, each image")
-        self.check_targets(targets, split)
+        if not len(targets):
+            raise DataError(f"{what} is empty")
+        check_targets(targets, self.num_classes, self.input_shape, what)
         if self.on_device and self.trainer is not None:
             device = self.trainer.strategy.root_device
             return images.to(device), targets.to(device)
         return images, targets
 
-    def check_targets(self, targets: Tensor | None, split: str) -> None:
-        """Raise DataError if a split is empty or a target is out of range. Nothing is checked if `targets` is None."""
-        if targets is None:
+    def check_labels(self, dataset: Any, split: str) -> None:
+        """Raise DataError if a dataset's list of labels is empty or has a label that is out of range."""
+        if (labels := labels_of(dataset)) is None:
             return
-        if len(targets) == 0:
-            raise DataError(f"{type(self).__name__}: the {split} split is empty")
-        last = self.num_classes - 1
-        lowest, highest = {2: (0, 1), 3: (-1, last)}.get(targets.ndim, (0, last))
-        wrong = ((targets < lowest) | (targets > highest)).nonzero()
-        if len(wrong):
-            raise DataError(
-                f"{type(self).__name__}: sample {int(wrong[0, 0])} of the {split} split has label "
-                f"{int(targets[tuple(wrong[0])])}, but there are {self.num_classes} classes ({lowest} to {highest})"
-            )
+        what = f"{type(self).__name__}: the {split} split"
+        if not len(labels):
+            raise DataError(f"{what} is empty")
+        check_targets(labels, self.num_classes, self.input_shape, what)
 
     @property
     def num_classes(self) -> int:
@@ -338,7 +360,7 @@ class ImageData(SplitData):
     def dataset(self, split: Split) -> Rows | Samples:
         """Return the dataset of a loaded split. Indexing it with a tensor of indices returns an `ImageBatch`."""
         data = super().dataset(split)
-        return data if isinstance(data, Rows) else Samples(data, self.input_shape, self.crop)
+        return data if isinstance(data, Rows) else Samples(data, self.input_shape, self.num_classes, self.crop)
 
     def describe_preparation(self) -> dict[str, Any]:
         """Return a description of how images are prepared for the network, which `export` writes to model.json."""
@@ -451,7 +473,7 @@ class DatasetImages(ImageData):
         """Create all splits at once, without reading the images."""
         if self.new is None and not self.splits:
             for split, dataset in self._given.items():
-                self.check_targets(labels_of(dataset), split)
+                self.check_labels(dataset, split)
             self.splits = dict(self._given)
             if "train" in self._given and "val" not in self._given:
                 train = self._given["train"]

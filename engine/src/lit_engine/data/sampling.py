@@ -14,7 +14,10 @@ from lit_engine.errors import DataError, did_you_mean, first_of
 
 
 def labels_of(dataset: Any) -> Tensor | None:
-    """Return the `targets` `(N,)` of a dataset or Subset, or None if they are missing, not numbers, or too few."""
+    """Return the `targets` `(N,)` of a dataset or Subset, or None if they are missing, not numbers, or too few.
+
+    The dataset's `target_transform`, an attribute of torchvision datasets, is applied to each target.
+    """
     if isinstance(dataset, Subset) and not hasattr(dataset, "targets"):
         labels = labels_of(dataset.dataset)
         return None if labels is None else labels[torch.as_tensor(dataset.indices, dtype=torch.int64)]
@@ -22,6 +25,8 @@ def labels_of(dataset: Any) -> Tensor | None:
     if targets is None or len(targets) != len(dataset):
         return None
     with suppress(TypeError, ValueError):  # the targets are, for example, the file names of masks
+        if transform := getattr(dataset, "target_transform", None):
+            targets = [transform(target) for target in np.asarray(targets).tolist()]
         return _as_int64(torch.as_tensor(np.asarray(targets)))
     return None
 
