@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 import yaml
@@ -9,6 +10,7 @@ import yaml
 from helpers import TINY
 from lit_engine.checkpoints.io import read
 from lit_engine.cli.parser import prepare
+from toy.models import MLP
 
 
 def test_values_missing_from_the_data_can_be_set_by_hand_and_are_saved(lit, workspace, monkeypatch):
@@ -67,6 +69,23 @@ def test_a_later_list_completely_replaces_an_earlier_one(lit, workspace, capfd, 
 
     earlier, later = map(given, LISTS[key])
     assert printed(earlier, later) == printed(later) != printed(earlier)
+
+
+class Net(MLP):
+    def __init__(self, *args: Any, shape: list[int | None] | str | None = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+
+@pytest.mark.parametrize(("text", "value"), [("null", None), ("[8,null]", [8, None]), ("true", "true"), ("a b", "a b")])
+def test_options_of_an_objects_object_are_read_as_yaml(lit, capfd, text, value):
+    with pytest.raises(SystemExit, match="0"):
+        lit(
+            "fit -c configs/quickstart.yaml --model.net test_cli_traps.Net",
+            [f"--model.net.shape={text}"],
+            "--print_config",
+        )
+    net = yaml.safe_load(capfd.readouterr().out)["model"]["init_args"]["net"]
+    assert net["init_args"]["shape"] == value
 
 
 @pytest.mark.parametrize("flag", ["--config=", "-c"])

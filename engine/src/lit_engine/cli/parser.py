@@ -3,12 +3,15 @@
 `session.py` calls `prepare` and `LitCLI`, and runs the command.
 """
 
+import ast
 import copy
 import inspect
+import json
 import os
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -266,9 +269,22 @@ class Parser(LightningArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, allow_abbrev=False, **kwargs)
 
+    def parse_args(self, args: Sequence[str] | None = None, **more: Any) -> Any:
+        """Parse options. For an argument of an object's object, the value was parsed before and formatted by Python."""
+        return super().parse_args([_to_yaml(word) for word in args or ()] if "namespace" in more else args, **more)
+
     def error(self, message: str, ex: Exception | None = None) -> Any:
         """Raise UsageError. The message is later shortened by `explain`."""
         raise UsageError(message, self) from ex
+
+
+def _to_yaml(word: str) -> str:
+    """Convert the value of an option from Python syntax to YAML if it is None, a bool, a list or a dict."""
+    option, joined, text = word.partition("=")
+    with suppress(ValueError, SyntaxError):
+        if isinstance(value := ast.literal_eval(text), bool | list | dict | None):
+            return f"{option}{joined}{json.dumps(value)}"
+    return word
 
 
 class LitCLI(LightningCLI):
