@@ -14,7 +14,7 @@ import jsonargparse
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
+from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint, Timer
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loops import training_epoch_loop
 from lightning.pytorch.loops.evaluation_loop import RestartStage
@@ -225,6 +225,19 @@ def test_reconfigure_limit_loops_set_root_dir_skip_sanity_check_and_set_ended(tr
     assert made.num_sanity_val_steps == 0
     _lightning.set_ended(made, 7, 5)
     assert (_lightning.logged_steps(made), made.current_epoch) == (7, 5)
+
+
+def test_attach_callbacks(trainer):
+    class Attaching(Module):
+        def configure_callbacks(self):
+            return [Timer()]
+
+    made, module = trainer(max_epochs=1), Attaching()
+    _lightning.attach_callbacks(made, module)
+    (timer,) = [one for one in made.callbacks if isinstance(one, Timer)]
+    made.fit(module)
+    assert [one for one in made.callbacks if isinstance(one, Timer)] == [timer]
+    assert timer.start_time("train") is not None
 
 
 def test_attach_data(trainer):

@@ -49,6 +49,17 @@ def reconfigure(trainer: Trainer, **parts: Any) -> None:
         setattr(trainer, name, value)
 
 
+def attach_callbacks(trainer: Trainer, module: LightningModule) -> None:
+    """Attach the callbacks of a module's `configure_callbacks`. Otherwise, Lightning attaches them in `fit` or `test`.
+
+    A checkpoint of averaged weights, for example, must be prepared differently if there is a WeightAveraging callback.
+    """
+    module.trainer = trainer
+    trainer.strategy.connect(module)
+    trainer._callback_connector._attach_model_callbacks()
+    module.configure_callbacks = list  # type: ignore[method-assign]
+
+
 def attach_data(trainer: Trainer, data: LightningDataModule) -> None:
     """Let a module's `setup` use `trainer.datamodule`, even if `predict` is called with other data."""
     data.trainer = trainer

@@ -27,7 +27,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.plugins.io import CheckpointIO
 from torch.nn.parameter import is_lazy
 
-from lit_engine._lightning import NoProfiler, reconfigure
+from lit_engine._lightning import NoProfiler, attach_callbacks, reconfigure
 from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.callbacks.progress import ProgressLines, TerminalProgress
 from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, format_metrics, get_headline_metric
@@ -320,6 +320,15 @@ class Session:
                 fill_linked(data, kept, read(weights_of(self.options.init_from)))
         self.cli.make(self.run.path, bool(self.checkpoint or self.options.init_from), self._parts)
         trainer, model = self.cli.trainer, self.cli.model
+        attach_callbacks(trainer, model)
+        # Last, because other callbacks may also add parameter groups in `on_fit_start`.
+        reconfigure(trainer, callbacks=[*trainer.callbacks, *_as_list(self.fork)])  # type: ignore[attr-defined]
+        for one in trainer.callbacks:  # type: ignore[attr-defined]
+            if self.command == "fit" and isinstance(one, BatchSizeFinder | LearningRateFinder):
+                raise UserError(
+                    f"{type(one).__name__} would restart a resumed run from its first epoch: "
+                    "remove the callback, and use --find lr or --find batch_size"
+                )
         self.record.hyper_parameters = self.cli.hyper_parameters
         self.connection = Connection.of(trainer.strategy)
         if not self.options.plan:
@@ -423,13 +432,7 @@ class Session:
         self.record = RunRecord(self.run, self.config, metrics)
         # the record comes first, because drawing a figure may fail
         self.saver = Saver(self.signals)
-        callbacks = [self.record, self.saver, *_as_list(self.fork), *_add_checkpoint(config)]
-        for one in callbacks:
-            if self.command == "fit" and isinstance(one, BatchSizeFinder | LearningRateFinder):
-                raise UserError(
-                    f"{type(one).__name__} would restart a resumed run from its first epoch: "
-                    "remove the callback, and use --find lr or --find batch_size"
-                )
+        callbacks = [self.record, self.saver, *_add_checkpoint(config)]
         own_bar = any(isinstance(one, ProgressBar) for one in callbacks)
         if config.enable_progress_bar is not False and not own_bar:
             callbacks.append(TerminalProgress(self.signals) if sys.stdout.isatty() else ProgressLines())

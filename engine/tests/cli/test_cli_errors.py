@@ -35,6 +35,7 @@ CASES = {
     f"{Q} --model.optimizer=os.system": ["model.optimizer: ", "os.system", "must not use"],
     f"{Q} --model.net=torchvision.models.resnet18": ["model.net is a function, but a class is required"],
     f"{Q} --model.optimizer=torch.nn.Linear": ["model.optimizer: ", "torch.nn.Linear", "Optimizer"],
+    f"{Q} --data.sampling={{3:5}}": ["--data.sampling={3:5}", "needs a space after each colon"],
     f"{Q} --model.top_k=30": ["top_k", "30", "10"],
     f"{Q} --model.net.num_classes=3": [
         "MLP: num_classes comes from Digits (10), but was set to 3",

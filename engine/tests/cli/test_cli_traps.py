@@ -72,11 +72,20 @@ def test_a_later_list_completely_replaces_an_earlier_one(lit, workspace, capfd, 
 
 
 class Net(MLP):
-    def __init__(self, *args: Any, shape: list[int | None] | str | None = "", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, shape: dict[Any, Any] | list[int | None] | str | None = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
 
 
-@pytest.mark.parametrize(("text", "value"), [("null", None), ("[8,null]", [8, None]), ("true", "true"), ("a b", "a b")])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("null", None),
+        ("[8,null]", [8, None]),
+        ("{3: null, a: b}", {3: None, "a": "b"}),
+        ("true", "true"),
+        ("a b", "a b"),
+    ],
+)
 def test_options_of_an_objects_object_are_read_as_yaml(lit, capfd, text, value):
     with pytest.raises(SystemExit, match="0"):
         lit(

@@ -45,8 +45,7 @@ class LitModule(LightningModule):
     def on_train_start(self):
         self.val_loss.reset()
         self.val_acc.reset()
-        if not self.trainer.ckpt_path:
-            self.val_acc_best.reset()
+        self.val_acc_best.reset()
 
     def model_step(self, batch):
         x, y = batch

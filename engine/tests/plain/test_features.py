@@ -237,6 +237,19 @@ def test_predictions_may_be_a_list_of_tensors_or_arrays(lit):
         assert [int(row["index"]) for row in rows] == list(range(len(rows)))
 
 
+class Detector(Mean):
+    """Predicts a box for each positive sample. Only the last of three samples is positive."""
+
+    def predict_step(self, batch, batch_idx):
+        return {"box": [float(value) for value in batch[0] if value > 0]}
+
+
+def test_rows_are_numbered_if_a_batch_does_not_have_one_row_per_sample(lit):
+    run = lit("fit --model=test_features.Detector --data=test_features.ThreeWithTest --epochs 1").run
+    assert lit(f"predict {run}").status == 0
+    assert rows_of(next((run / "predictions").glob("*.csv"))) == [{"index": "0", "box": "3.0"}]
+
+
 def test_predictions_on_new_samples_match_the_model(lit):
     samples = np.random.default_rng(0).normal(size=(3, 20))
     Path("new").mkdir()

@@ -7,8 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch import Callback, LightningDataModule, LightningModule
+from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    EarlyStopping,
+    EMAWeightAveraging,
+    LearningRateFinder,
+    ModelCheckpoint,
+)
 from metric_objects import Classifier, Data
 from test_plain import StopAfter
 from torch import nn
@@ -374,6 +380,83 @@ def test_the_checkpoint_callback_of_a_module_selects_the_best_checkpoint(lit):
     assert "warning" not in done.err
 
 
+class Counting(Callback):
+    def __init__(self):
+        self.epochs = 0
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.epochs += 1
+        pl_module.log("epochs_counted", float(self.epochs))
+
+    def state_dict(self):
+        return {"epochs": self.epochs}
+
+    def load_state_dict(self, state):
+        self.epochs = state["epochs"]
+
+
+class Counted(Simple):
+    def configure_callbacks(self):
+        return [Counting()]
+
+
+class FineTuned(Simple):
+    """The callback adds a parameter group after the first epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone = self.model[:2]
+
+    def configure_callbacks(self):
+        return [BackboneFinetuning(unfreeze_backbone_at_epoch=1)]
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.model[2:].parameters(), lr=0.01)
+
+
+def test_forks_keep_the_states_of_callbacks_from_the_module(lit):
+    run = lit(f"fit --model test_own_code.Counted {DATA}").run
+    fork = lit(f"fit --fork {run} --epochs 3 --name longer").run
+    assert json.loads((fork / "metrics.json").read_text())["fit"]["epochs_counted"] == 3
+
+
+def test_a_fork_of_a_fine_tuned_run_matches_a_longer_run(lit):
+    fit = f"fit --model test_own_code.FineTuned {DATA}"
+    whole = lit(f"{fit} --epochs 3 --name whole").run
+    fork = lit(f"fit --fork {lit(fit).run} --epochs 3 --name longer")
+    assert fork.status == 0, fork.err
+    a, b = (read(run / "checkpoints" / "last.ckpt")["optimizer_states"] for run in (whole, fork.run))
+    assert len(a[0]["param_groups"]) == 2
+    assert str(a) == str(b)
+
+
+class Averaging(Simple):
+    def configure_callbacks(self):
+        return [EMAWeightAveraging()]
+
+
+def test_weights_averaged_by_a_callback_of_the_module_are_resumed_and_tested(lit):
+    run = check_resumed(lit, f"fit --model test_own_code.Averaging {DATA}", BATCHES + 5)
+    content = read(run / "checkpoints" / "last.ckpt")
+    name = "model.0.weight"
+    assert not torch.equal(content["state_dict"][name], content["current_model_state"][name])
+    rows = {}
+    for model in ("Averaging", "Simple"):
+        assert lit(f"predict {run} --ckpt_path last --model test_own_code.{model}").status == 0
+        rows[model] = (run / "predictions" / "test.csv").read_text()
+    assert rows["Averaging"] == rows["Simple"]  # the latter has no callback that could change the weights
+
+
+def test_a_callback_of_the_module_that_would_restart_a_resumed_run_is_rejected(lit):
+    done = lit(f"fit --model test_own_code.Finding {DATA}")
+    assert "LearningRateFinder would restart a resumed run from its first epoch" in error_of(done)
+
+
+class Finding(Simple):
+    def configure_callbacks(self):
+        return LearningRateFinder()
+
+
 def test_find_lr_works_for_a_module_with_its_own_callbacks(lit):
     done = lit(f"fit --model test_own_code.Choosing {DATA} --find lr")
     assert done.status == 0, done.err
@@ -475,6 +558,45 @@ def test_plan_needs_the_length_of_the_data(lit):
     fit = "fit --model test_own_code.Simple --data test_own_code.Streaming --epochs 2 --plan"
     assert "set trainer.limit_train_batches" in error_of(lit(fit))
     assert lit(fit, "--trainer.limit_train_batches=5").status == 0
+
+
+class Masked(Classifier):
+    """Has a frozen mask with infinite values, and passes whole batches, which are dicts, to `forward`."""
+
+    def __init__(self):
+        super().__init__()
+        self.mask = nn.Parameter(torch.tensor([0, -torch.inf]), requires_grad=False)
+
+    def forward(self, batch):
+        return self.model(batch["x"])
+
+    def training_step(self, batch, batch_idx):
+        return nn.functional.cross_entropy(self(batch), batch["y"])
+
+    validation_step = test_step = None
+    predict_step = LightningModule.predict_step
+
+
+class Dicts(Data):
+    def train_dataloader(self):
+        inputs = torch.randn(40, 20, generator=torch.Generator().manual_seed(0))
+        return DataLoader([{"x": x, "y": k % 3} for k, x in enumerate(inputs)], batch_size=30)
+
+    val_dataloader = LightningDataModule.val_dataloader
+    test_dataloader = predict_dataloader = train_dataloader
+
+
+def test_forward_may_take_the_whole_batch_and_frozen_weights_may_be_infinite(lit):
+    run = lit("fit --model test_own_code.Masked --data test_own_code.Dicts --epochs 1").run
+    done = lit(f"predict {run}")
+    assert done.status == 0, done.err
+    rows = list(csv.DictReader(next((run / "predictions").glob("*.csv")).open()))
+    model = Masked()
+    model.load_state_dict(read(run / "checkpoints" / "last.ckpt")["state_dict"])
+    with torch.no_grad():
+        expected = torch.cat([model.eval()(batch) for batch in Dicts().train_dataloader()])
+    found = [[float(row[f"prediction_{k}"]) for k in range(expected.shape[1])] for row in rows]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_validate_prints_no_hint_about_keeping_the_best_checkpoint(lit):

@@ -70,9 +70,7 @@ class PredictionTable(BasePredictionWriter):
             prediction = torch.stack(prediction)
         columns = columns_of(prediction)
         place = batch_idx * trainer.world_size + trainer.global_rank
-        if columns and "index" not in columns and len(indices) == len(next(iter(columns.values()))):
-            columns = {"index": indices, **columns}
-        kept = move_data_to_device(prediction, "cpu") if columns is None else Columns(columns)
+        kept = move_data_to_device(prediction, "cpu") if columns is None else Columns(columns, indices)
         self._found.append((dataloader_idx, place, kept))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -87,6 +85,8 @@ class PredictionTable(BasePredictionWriter):
                 self._write_values(file.with_suffix(".pt"), values)
 
     def _write_rows(self, file: Path, batches: list["Columns"], trainer: Trainer) -> None:
+        if all(batch.has_row_per_sample for batch in batches):
+            batches = [Columns({"index": batch.indices, **batch}) for batch in batches]
         rows = [dict(zip(batch, row, strict=True)) for batch in batches for row in zip(*batch.values(), strict=True)]
         rows = [{"index": number, **row} for number, row in enumerate(rows)]  # an index in the row takes precedence
         rows.sort(key=lambda row: row["index"])
@@ -130,7 +130,16 @@ class PredictionTable(BasePredictionWriter):
 
 
 class Columns(dict[str, list[Any]]):
-    """Mapping of column names to the predictions of a batch, with one value per sample."""
+    """Mapping of column names to the predictions of a batch. `indices` are the batch's sample indices, if known."""
+
+    def __init__(self, columns: Mapping[str, list[Any]], indices: Sequence[int] = ()) -> None:
+        super().__init__(columns)
+        self.indices = list(indices)
+
+    @property
+    def has_row_per_sample(self) -> bool:
+        """Whether there is one row for each sample. Object detectors may return any number of rows."""
+        return bool(self) and all(len(column) == len(self.indices) for column in self.values())
 
 
 def columns_of(outputs: Any) -> dict[str, list[Any]] | None:

@@ -6,7 +6,6 @@
 import ast
 import copy
 import inspect
-import json
 import os
 import random
 import re
@@ -118,9 +117,11 @@ def prepare(args: Sequence[str]) -> Invocation:
             content = _parse_text(value) if value[:1] in ("[", "{") else None
             if isinstance(content, list) and not option.endswith("+") and _has_mappings(content):
                 words.append(f"{option}=[]")
+            if isinstance(content, dict) and [(type(k), v) for k, v in content.items()] == [(int, None)]:
+                raise UserError(f"{option}={value}: a mapping needs a space after each colon, as in {{3: 0.5}}")
             key = option.rpartition(".")[2]
             if (found := resolve_class_paths({key: content})[key]) != content:
-                value = yaml.safe_dump(found, default_flow_style=True, sort_keys=False, width=100_000).strip()
+                value = _flow(found)
             named = value[:1].isupper() or value in current().functions
             # Other data options are kept as strings, because a column name may look like a class name.
             of_data = option == "--data" or option.rstrip("+").endswith("transforms")
@@ -269,7 +270,7 @@ class Parser(LightningArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, allow_abbrev=False, **kwargs)
 
-    def parse_args(self, args: Sequence[str] | None = None, **more: Any) -> Any:
+    def parse_args(self, args: Sequence[str] | None = None, **more: Any) -> Any:  # type: ignore[override]
         """Parse options. For an argument of an object's object, the value was parsed before and formatted by Python."""
         return super().parse_args([_to_yaml(word) for word in args or ()] if "namespace" in more else args, **more)
 
@@ -278,12 +279,17 @@ class Parser(LightningArgumentParser):
         raise UsageError(message, self) from ex
 
 
+def _flow(value: Any) -> str:
+    """Return plain data as YAML in one line."""
+    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=100_000).removesuffix("...\n").strip()
+
+
 def _to_yaml(word: str) -> str:
     """Convert the value of an option from Python syntax to YAML if it is None, a bool, a list or a dict."""
     option, joined, text = word.partition("=")
     with suppress(ValueError, SyntaxError):
         if isinstance(value := ast.literal_eval(text), bool | list | dict | None):
-            return f"{option}{joined}{json.dumps(value)}"
+            return f"{option}{joined}{_flow(value)}"
     return word
 
 

@@ -25,11 +25,7 @@ def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
     Raises:
         UserError: if there is no `forward`, or the batch does not contain a tensor for each argument.
     """
-    if type(module).forward is LightningModule.forward:
-        raise UserError(f"{type(module).__name__} has no forward: implement it, or implement predict_step")
-    arguments = inspect.signature(module.forward).parameters.values()
-    names = [a.name for a in arguments if a.kind in (a.POSITIONAL_ONLY, a.POSITIONAL_OR_KEYWORD)]
-    needed = [a.name for a in arguments if a.name in names and a.default is a.empty] or names[:1] or ["inputs"]
+    needed = _arguments_of(module)
     if isinstance(batch, Mapping):
         found = {name: batch[name] for name in needed if name in batch}
     else:
@@ -41,6 +37,22 @@ def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
             "implement predict_step to predict, and set example_input_array to export"
         )
     return found
+
+
+def _arguments_of(module: LightningModule) -> list[str]:
+    """Return the names of the required arguments of `forward`, or of the first argument if none is required."""
+    if type(module).forward is LightningModule.forward:
+        raise UserError(f"{type(module).__name__} has no forward: implement it, or implement predict_step")
+    arguments = inspect.signature(module.forward).parameters.values()
+    names = [a.name for a in arguments if a.kind in (a.POSITIONAL_ONLY, a.POSITIONAL_OR_KEYWORD)]
+    return [a.name for a in arguments if a.name in names and a.default is a.empty] or names[:1] or ["inputs"]
+
+
+def _takes_batch(module: LightningModule, batch: Any) -> bool:
+    """Return whether `forward` takes the whole batch, such as a dict of inputs or a graph."""
+    (name, *more) = _arguments_of(module)
+    has_parts = name in batch if isinstance(batch, Mapping) else isinstance(batch, Tensor | tuple | list)
+    return not more and (name == "batch" or not has_parts)
 
 
 class OwnData(LightningDataModule):
@@ -110,6 +122,8 @@ def complete_prediction(module: LightningModule, data: Any) -> None:
     if type(module).predict_step is LightningModule.predict_step:
 
         def predict_step(batch: Any, batch_idx: int = 0, dataloader_idx: int = 0) -> Any:
+            if _takes_batch(module, batch):
+                return module(batch)
             inputs = inputs_of(module, batch).values()
             try:
                 return module(*inputs)

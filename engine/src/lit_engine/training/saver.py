@@ -133,6 +133,7 @@ class Saver(Callback):
         self._accumulation: int | None = None  # batches per optimizer step when the run was stopped
         self.resumed_schedules: Sequence[Any] = ()  # saved states, for a module that is not a task
         self._buffers: dict[str, Tensor] = {}  # statistics of this process's batch norm layers
+        self._saved_states: dict[str, Any] = {}  # torchmetrics states of the resumed run
         self._accumulated: dict[str, Tensor] = {}  # gradients of manual optimization when the run was stopped
         self._states: dict[str, Any] | None = None  # torchmetrics states before the current validation
         self._sums: list[Tensor] = []  # sums of the weights and buffers before the current validation
@@ -213,6 +214,7 @@ class Saver(Callback):
         for name, weight in module.named_parameters():
             weight.requires_grad_(restored.get(name, weight.requires_grad))
         self.after_epoch_start(trainer)
+        _lightning.restore_metric_states(module, self._saved_states)  # the module may have reset its metrics
         if self._buffers:
             _lightning.restore_buffers(trainer.strategy, module, self._buffers)
         if (changing := accumulation_schedule(trainer)) is not None:
@@ -472,7 +474,8 @@ class Saver(Callback):
         shares, rank = checkpoint.get("logged_so_far", []), trainer.global_rank
         if trainer.state.fn == "fit" and len(shares) == trainer.world_size:
             self._logged = shares[rank]["logged"]
-            _lightning.restore_metric_states(pl_module, shares[rank]["states"])
+            self._saved_states = shares[rank]["states"]
+            _lightning.restore_metric_states(pl_module, self._saved_states)  # state dicts need complete trackers
             self._buffers = shares[rank].get("buffers", {})
         self._batches, self._accumulation = checkpoint.get("batches"), checkpoint.get("accumulation")
         self._accumulated = checkpoint.get("gradients", {})
@@ -510,7 +513,8 @@ def _sums(module: LightningModule) -> list[Tensor]:
 
 
 def _finite(module: LightningModule) -> bool:
-    weights = [weight.data for weight in module.parameters() if weight.is_floating_point() or weight.is_complex()]
+    """Return whether all trainable weights are finite. Frozen ones may be masks that contain infinity."""
+    weights = [weight.data for weight in module.parameters() if weight.requires_grad]
     return not weights or bool(total_norm(weights).isfinite())
 
 
