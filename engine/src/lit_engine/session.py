@@ -124,8 +124,7 @@ class Session:
         self.connection: Connection | None = None
         self.signals = Signals()
         self.checkpoint_io = SafeCheckpointIO()
-        self.has_content = False  # whether a new run has anything worth keeping
-        self.is_page_outdated = False
+        self.has_content = False  # whether the command has written anything worth keeping
 
     def fit(self) -> None:
         """Train, then test the best checkpoint if `test_after_fit` is set and there is a test split."""
@@ -153,7 +152,7 @@ class Session:
             self.has_content = self.record.started and not smoke
         if self.again:
             return
-        self.is_page_outdated = not smoke
+        self.has_content = not smoke
         tests = options.test_after_fit and not smoke and has_test(datamodule)
         if not self.record.started:
             done = f"{trainer.current_epoch} epochs ({trainer.global_step} steps)"
@@ -208,15 +207,10 @@ class Session:
 
         Raises:
             Interrupted: a signal arrived while the last figures were being drawn.
-            UserError: the validation interval or the metric to monitor is invalid.
+            UserError: the metric to monitor is not logged.
         """
         try:
             trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
-        except ValueError as error:
-            if "`val_check_interval`" not in str(error):
-                raise
-            # Lightning checks the interval only now, when the number of batches is known
-            raise UserError(str(error).strip()) from error
         except (RuntimeError, MemoryError) as error:
             if self.saver.smaller:
                 self._halve_batches(trainer)
@@ -250,7 +244,6 @@ class Session:
         if self.command == "validate":
             complete_validation(datamodule)
         self._score(self.command, trainer, model, datamodule)
-        self.is_page_outdated = True
 
     def predict(self) -> None:
         """Write a table of predictions. If image files cannot be read, report them and set the exit status to 1."""
@@ -302,9 +295,7 @@ class Session:
         if self.command == "fit" and self.existing_run is not None and has_started:
             self.run.metrics(), self.run.entries()  # raises an error for broken files before training starts
             self._note_versions()
-            self.checkpoint, damaged = find_newest_checkpoint(self.run)
-            for path in damaged:
-                warn_once(f"warning: {path} is damaged and was skipped")
+            self.checkpoint = find_newest_checkpoint(self.run)
         content = None if self.checkpoint is None else read(self.checkpoint)
         if self.options.fork and self.checkpoint is None:
             self.fork = Fork(self.options.fork)
@@ -363,6 +354,7 @@ class Session:
             self.lock.release()
         if not is_first() or not hasattr(self, "run") or self.again:
             return
+        only_plans = self.command == "fit" and any(self.options[name] for name in ("plan", "plot_lr", "find"))
         if self.existing_run is None and not self.has_content:
             shutil.rmtree(self.run.path, ignore_errors=True)
             with suppress(OSError):  # the folder contains other runs
@@ -372,10 +364,8 @@ class Session:
                 how = "interrupted" if status > 128 else "failed"
                 again = f"continue with: {program()} fit {shlex.quote(str(self.run.path))}"
                 print(f"{how}; {'repeat the command to continue' if self.options.resume else again}")
-            changed = self.is_page_outdated if status == 0 else self.command == "fit" and self.has_content
-            if changed and self.project.after_command:
+            if self.has_content and self.command != "predict" and not only_plans and self.project.after_command:
                 resolve_name(self.project.after_command)(self.run.path)
-        only_plans = self.command == "fit" and any(self.options[name] for name in ("plan", "plot_lr", "find"))
         if self.options.notify and not only_plans:
             resolve_name(NOTIFY)(self.options.notify, self.run, self.event)
 

@@ -78,7 +78,7 @@ def test_state_in_the_last_checkpoint_overrides_the_recorded_best_checkpoint(run
 def test_a_run_is_not_resumed_from_the_checkpoint_of_the_nan_guard(run):
     save(run, "epoch000.ckpt", 3)
     save(run, "before-nan.ckpt", 5)
-    assert find_newest_checkpoint(run)[0].name == "epoch000.ckpt"
+    assert find_newest_checkpoint(run).name == "epoch000.ckpt"
 
 
 def test_provenance_is_appended(run):

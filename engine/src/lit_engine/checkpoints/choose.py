@@ -12,17 +12,17 @@ from lit_engine.errors import RunError, UserError, first_of
 from lit_engine.run.directory import BEFORE_NAN, RunDir
 
 
-def find_newest_checkpoint(run: RunDir) -> tuple[Path, list[Path]]:
-    """Return the checkpoint to resume from, and the damaged checkpoints that were skipped.
+def find_newest_checkpoint(run: RunDir) -> Path:
+    """Return the checkpoint to resume from.
 
     A run resumes from `last.ckpt` if this file is intact, and otherwise from the intact checkpoint with the latest
-    step.
+    step. Damaged checkpoints are reported.
 
     Raises:
         RunError: if there is no intact checkpoint.
     """
     if is_intact(last := run.checkpoints / "last.ckpt"):
-        return last, []
+        return last
     files = _resumable_checkpoints(run)
     intact = sort_by_age(files)
     damaged = [path for path in files if path not in intact]
@@ -30,7 +30,9 @@ def find_newest_checkpoint(run: RunDir) -> tuple[Path, list[Path]]:
         raise RunError(f"{run.path} has no checkpoint")
     if not intact:
         raise RunError(f"{run.path} has no intact checkpoint ({first_of([path.name for path in damaged])} damaged)")
-    return intact[0], damaged
+    for path in damaged:
+        warn_once(f"warning: {path} is damaged and was skipped")
+    return intact[0]
 
 
 def choose_checkpoint(run: RunDir, which: str = "best") -> Path:
@@ -63,7 +65,7 @@ def checkpoint_to_fork(run: RunDir, which: str) -> Path:
         UserError: if `which` has any other value.
     """
     if which in ("best", "last"):
-        return _best(run) if which == "best" else find_newest_checkpoint(run)[0]
+        return _best(run) if which == "best" else find_newest_checkpoint(run)
     if not which.isdecimal():
         raise UserError(f"--fork {run.path}@{which}: write @best, @last or @ followed by an epoch number")
     of_epoch = {
@@ -99,7 +101,7 @@ def _best(run: RunDir) -> Path:
     candidates = sorted(run.checkpoints.glob("best*.ckpt"))
     if len(candidates) == 1:
         return candidates[0]
-    newest = find_newest_checkpoint(run)[0]
+    newest = find_newest_checkpoint(run)
     states = read(newest).get("callbacks", {}).values()
     recorded = [_recorded_best(run, state) for state in states if state.get("best_model_score") is not None]
     named = [path for path in recorded if path.is_file()]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from lit_engine.classes.names import resolve_class_paths
@@ -93,7 +94,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
         path = Path(path)
         for name in ("optimizer_states", "lr_schedulers"):  # a schedule may compute rates with NumPy
             if name in checkpoint:
-                checkpoint[name] = _without_numpy(checkpoint[name])
+                checkpoint[name] = apply_to_collection(checkpoint[name], np.generic, lambda number: number.item())
         try:
             with replacement(path) as temporary:
                 with temporary.open("wb") as file:
@@ -112,18 +113,8 @@ class SafeCheckpointIO(TorchCheckpointIO):
             raise CheckpointError(f"cannot save {path}: {_reason(error)}{kept}") from error
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        """Load a checkpoint with `read`, which never executes code, regardless of `weights_only`."""
-        content = self.loaded.pop(Path(path), None)
-        return read(path, "cpu" if map_location is None else map_location) if content is None else content
-
-
-def _without_numpy(value: Any) -> Any:
-    """Replace NumPy numbers in dicts, lists and tuples with Python numbers."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if type(value) is dict:
-        return {key: _without_numpy(inner) for key, inner in value.items()}
-    return type(value)(map(_without_numpy, value)) if type(value) in (list, tuple) else value
+        """Load a checkpoint to the CPU with `read`, which never executes code, regardless of `weights_only`."""
+        return self.loaded.pop(Path(path), None) or read(path)
 
 
 def _reason(error: BaseException) -> str:

@@ -40,11 +40,8 @@ set_parsing_settings(import_path_denylist=[], instantiate_subclass_spec_in_any=F
 
 def index_classes() -> dict[str, list[str]]:
     """Map each class name in the project and the library to its full paths, with the project's paths first."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for package in (current().name, LIBRARY):
-        for name, paths in index_package(package).items():
-            found[name] += paths
-    return dict(found)
+    own, library = index_package(current().name), index_package(LIBRARY)
+    return {name: [*own.get(name, []), *library.get(name, [])] for name in {**own, **library}}
 
 
 @cache

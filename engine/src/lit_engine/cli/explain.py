@@ -54,9 +54,10 @@ def short_message(error: Exception, args: Sequence[str]) -> str | None:
     if re.search(r"No working C\+\+ compiler|Failed to find C compiler", str(error)):
         return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
     # Errors about a logged value, such as a tensor with several elements, about a checkpoint that does not fit the
-    # layers created by a hook, or about a hook of Lightning 1
-    if str(error).startswith(("`self.log(", "Error(s) in loading state_dict for ", "Support for `")):
-        return str(error)
+    # layers created by a hook, about a hook of Lightning 1, or about an interval that is longer than an epoch
+    told = str(error).strip()
+    if told.startswith(("`self.log(", "Error(s) in loading state_dict for ", "Support for `", "`val_check_interval`")):
+        return told
     if isinstance(error, ValueError) and "different number of parameter groups" in str(error):
         return (
             "the optimizer in the checkpoint has a different number of parameter groups. If a hook adds groups, create "

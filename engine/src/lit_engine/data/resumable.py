@@ -19,8 +19,6 @@ from lit_engine._lightning import (
     processed_batches,
     replace_loader_parts,
     restarts_shorter_loaders,
-    set_worker_iterator,
-    worker_iterator,
 )
 from lit_engine.data.sampler import derive, global_seed, outlive_signals, seed_cpu
 from lit_engine.distributed.processes import replicas
@@ -74,9 +72,9 @@ class ResumableLoader:
         return getattr(self.__dict__["loader"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("passed", "_iterator") or "order" not in vars(self):
+        if name == "passed" or "order" not in vars(self):
             super().__setattr__(name, value)
-        else:  # for example, a hook may set `collate_fn`
+        else:  # for example, a hook may set `collate_fn`, and Lightning sets `_iterator` to None to stop the workers
             setattr(self.loader, name, value)
 
     def __iter__(self) -> Iterator[Any]:
@@ -108,15 +106,6 @@ class ResumableLoader:
         loaders = CombinedLoader(trainer.train_dataloader).flattened
         done = 0 if in_hook else processed_batches(trainer)
         return epoch, done, next((k for k, one in enumerate(loaders) if one is self), 0)
-
-    @property
-    def _iterator(self) -> Any:
-        """The DataLoader's iterator, which Lightning sets to None to stop the workers after training."""
-        return worker_iterator(self.loader)
-
-    @_iterator.setter
-    def _iterator(self, iterator: None) -> None:
-        set_worker_iterator(self.loader, iterator)
 
     def state_dict(self) -> dict[str, Any]:
         """Return an empty state, because the position follows from Lightning's loop counters."""
