@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from lit_engine.cli.explain import explain
 from lit_engine.errors import UserError
 from lit_engine.load import load_for_prediction
 from lit_engine.project import current
@@ -51,10 +49,7 @@ class Exporter:
             return self.seen[-1][1]
 
         self.task.predict_step = predict_step  # type: ignore[method-assign]
-        try:
-            trainer.predict(self.task, data, return_predictions=False)
-        except MisconfigurationException as error:
-            raise UserError(explain(error)) from error
+        trainer.predict(self.task, data, return_predictions=False)
         self.task.eval()
 
     @torch.no_grad()
