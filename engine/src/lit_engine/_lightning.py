@@ -50,7 +50,7 @@ def reconfigure(trainer: Trainer, **parts: Any) -> None:
 
 
 def attach_callbacks(trainer: Trainer, module: LightningModule) -> None:
-    """Attach the callbacks of a module's `configure_callbacks`. Otherwise, Lightning attaches them in `fit` or `test`.
+    """Attach the callbacks from a module's `configure_callbacks`. Lightning would attach them in `fit` or `test`.
 
     A checkpoint of averaged weights, for example, must be prepared differently if there is a WeightAveraging callback.
     """

@@ -468,7 +468,7 @@ def options_for_accumulation(trainer: Mapping[str, Any] | Namespace, number: int
 
 
 def _check_limits(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise UserError if only the size of the micro-batches changes, but not the limits that count them."""
+    """Raise UserError if a resumed run changes the micro-batch size but not the limits that count micro-batches."""
     old, new = before.get("trainer", {}), now["trainer"]
     number = new["accumulate_grad_batches"]
     global_batch_size = ((now.get("data") or {}).get("init_args") or {}).get("global_batch_size")

@@ -86,7 +86,7 @@ class Net(MLP):
         ("a b", "a b"),
     ],
 )
-def test_options_of_an_objects_object_are_read_as_yaml(lit, capfd, text, value):
+def test_options_of_nested_objects_are_parsed_as_yaml(lit, capfd, text, value):
     with pytest.raises(SystemExit, match="0"):
         lit(
             "fit -c configs/quickstart.yaml --model.net test_cli_traps.Net",

@@ -109,7 +109,7 @@ class Unlisted(Pairs):
 @pytest.mark.parametrize(("wrong", "message"), [
     ({3: 2}, r"the dataset has label 2 in sample 3, but there are 2 classes \(0 to 1\)"),
     ({3: torch.tensor([0, 1])}, "the dataset has targets of different shapes"),
-    ({index: torch.zeros(3, 4) for index in range(20)}, r"targets of the shape \(3, 4\), not \(3, 3\)"),
+    ({index: torch.zeros(3, 4) for index in range(20)}, r"targets of shape \(3, 4\), expected \(3, 3\)"),
 ])  # fmt: skip
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_invalid_targets_of_loaded_samples_are_errors(wrong, message, num_workers):

@@ -414,13 +414,13 @@ class FineTuned(Simple):
         return torch.optim.Adam(self.model[2:].parameters(), lr=0.01)
 
 
-def test_forks_keep_the_states_of_callbacks_from_the_module(lit):
+def test_forks_keep_the_states_of_module_callbacks(lit):
     run = lit(f"fit --model test_own_code.Counted {DATA}").run
     fork = lit(f"fit --fork {run} --epochs 3 --name longer").run
     assert json.loads((fork / "metrics.json").read_text())["fit"]["epochs_counted"] == 3
 
 
-def test_a_fork_of_a_fine_tuned_run_matches_a_longer_run(lit):
+def test_a_fork_of_a_fine_tuned_run_matches_an_uninterrupted_run(lit):
     fit = f"fit --model test_own_code.FineTuned {DATA}"
     whole = lit(f"{fit} --epochs 3 --name whole").run
     fork = lit(f"fit --fork {lit(fit).run} --epochs 3 --name longer")
@@ -435,7 +435,7 @@ class Averaging(Simple):
         return [EMAWeightAveraging()]
 
 
-def test_weights_averaged_by_a_callback_of_the_module_are_resumed_and_tested(lit):
+def test_weights_averaged_by_a_module_callback_are_restored_and_tested(lit):
     run = check_resumed(lit, f"fit --model test_own_code.Averaging {DATA}", BATCHES + 5)
     content = read(run / "checkpoints" / "last.ckpt")
     name = "model.0.weight"
@@ -447,7 +447,7 @@ def test_weights_averaged_by_a_callback_of_the_module_are_resumed_and_tested(lit
     assert rows["Averaging"] == rows["Simple"]  # the latter has no callback that could change the weights
 
 
-def test_a_callback_of_the_module_that_would_restart_a_resumed_run_is_rejected(lit):
+def test_module_callbacks_that_would_restart_a_resumed_run_are_rejected(lit):
     done = lit(f"fit --model test_own_code.Finding {DATA}")
     assert "LearningRateFinder would restart a resumed run from its first epoch" in error_of(done)
 

@@ -127,7 +127,7 @@ def test_gradients_match_the_full_batch_and_resuming_is_exact(lit, limit, monkey
         assert [float(x or 0) for x in row] == pytest.approx([float(x or 0) for x in other], rel=1e-6)
 
 
-def test_changing_the_accumulation_requires_matching_limits(lit):
+def test_changing_gradient_accumulation_requires_adjusting_limits(lit):
     """Otherwise, epochs would be shorter, because the limits count micro-batches."""
     limits = "--trainer.limit_train_batches=6 --trainer.val_check_interval=3"
     run = lit(f"{FIT} --model.schedulers=null {limits} --run_name=a").run

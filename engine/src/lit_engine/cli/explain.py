@@ -54,7 +54,7 @@ def short_message(error: Exception, args: Sequence[str]) -> str | None:
     if re.search(r"No working C\+\+ compiler|Failed to find C compiler", str(error)):
         return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
     # Errors about a logged value, such as a tensor with several elements, about a checkpoint that does not fit the
-    # layers created by a hook, about a hook of Lightning 1, or about an interval that is longer than an epoch
+    # layers created by a hook, about a Lightning 1 hook, or about an interval longer than an epoch
     told = str(error).strip()
     if told.startswith(("`self.log(", "Error(s) in loading state_dict for ", "Support for `", "`val_check_interval`")):
         return told

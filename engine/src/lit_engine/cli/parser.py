@@ -271,7 +271,7 @@ class Parser(LightningArgumentParser):
         super().__init__(*args, allow_abbrev=False, **kwargs)
 
     def parse_args(self, args: Sequence[str] | None = None, **more: Any) -> Any:  # type: ignore[override]
-        """Parse options. For an argument of an object's object, the value was parsed before and formatted by Python."""
+        """Parse options. jsonargparse has already parsed the values of nested objects, and passes Python literals."""
         return super().parse_args([_to_yaml(word) for word in args or ()] if "namespace" in more else args, **more)
 
     def error(self, message: str, ex: Exception | None = None) -> Any:
@@ -280,7 +280,7 @@ class Parser(LightningArgumentParser):
 
 
 def _flow(value: Any) -> str:
-    """Return plain data as YAML in one line."""
+    """Return plain data as single-line YAML."""
     return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=100_000).removesuffix("...\n").strip()
 
 

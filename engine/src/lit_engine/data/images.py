@@ -225,7 +225,7 @@ def to_targets(value: Any) -> Tensor:
 def check_targets(
     targets: Tensor, num_classes: int, input_shape: tuple[int, int, int], what: str, indices: Tensor | None = None
 ) -> None:
-    """Raise DataError if targets, which `ImageData.load` describes, are out of range or have a wrong shape.
+    """Raise DataError if targets are out of range or have the wrong shape (see `ImageData.load`).
 
     The message starts with `what`. The indices `(N,)` of the targets default to 0, 1, …
     """
@@ -233,7 +233,7 @@ def check_targets(
     kinds = {1: ((), 0, last), 2: ((num_classes,), 0, 1), 3: (tuple(input_shape[1:]), -1, last)}
     shape, lowest, highest = kinds.get(targets.ndim, ((), 0, last))
     if tuple(targets.shape[1:]) != shape:
-        raise DataError(f"{what} has targets of the shape {tuple(targets.shape[1:])}, not {shape}")
+        raise DataError(f"{what} has targets of shape {tuple(targets.shape[1:])}, expected {shape}")
     wrong = ((targets < lowest) | (targets > highest)).nonzero()
     if len(wrong):
         label, place = int(targets[tuple(wrong[0])]), int(wrong[0, 0])
@@ -252,7 +252,7 @@ class Samples(Dataset):
         return len(self.dataset)
 
     def __getitem__(self, indices: Tensor) -> ImageBatch:
-        """Return the batch of the samples with these indices `(b,)`. Raise DataError if a sample is invalid."""
+        """Return the samples with the given indices `(b,)` as a batch. Raise DataError if a sample is invalid."""
         samples = [self.dataset[index] for index in indices.tolist()]
         images = [self.fit(image) for image, _ in samples]
         targets = [to_targets(target) for _, target in samples]

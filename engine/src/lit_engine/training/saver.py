@@ -475,7 +475,9 @@ class Saver(Callback):
         if trainer.state.fn == "fit" and len(shares) == trainer.world_size:
             self._logged = shares[rank]["logged"]
             self._saved_states = shares[rank]["states"]
-            _lightning.restore_metric_states(pl_module, self._saved_states)  # state dicts need complete trackers
+            _lightning.restore_metric_states(
+                pl_module, self._saved_states
+            )  # a tracker needs all its metrics to load a state dict
             self._buffers = shares[rank].get("buffers", {})
         self._batches, self._accumulation = checkpoint.get("batches"), checkpoint.get("accumulation")
         self._accumulated = checkpoint.get("gradients", {})
