@@ -188,6 +188,11 @@ def test_numeric_prediction_columns_are_parsed_as_numbers(run):
         run.predictions()
 
 
+def test_predictions_may_contain_long_texts(run):
+    write_text(run.path / "predictions" / "test.csv", f"index,text\n0,{'long ' * 40_000}\n")
+    assert run.predictions() == [{"index": 0, "text": "long " * 40_000}]
+
+
 def test_task_data_predictions_and_figures_of_a_run_can_be_loaded(lit, trained):
     assert lit(f"predict --run {trained}").status == 0
     run = RunDir.latest("runs")

@@ -172,6 +172,20 @@ def test_invalid_corrections_are_rejected(lit, workspace, rows, message):
     assert not list(workspace.glob("runs/*/*"))
 
 
+def test_ids_do_not_depend_on_the_location_of_the_data():
+    class Files(Digits):
+        def inputs(self, split):
+            return {number: {"file": str(self.root / f"{number}.png")} for number in range(self.size_of(split))}
+
+    found = []
+    for root in ("data", "/elsewhere/data"):
+        data = Files(root=root)
+        data.setup("test")
+        found.append(sample_ids(data, "test"))
+    assert found[0] == found[1]
+    assert len({*found[0]}) == len(found[0]) == data.size_of("test")
+
+
 def test_line_numbers_in_correction_errors_count_blank_lines(lit, workspace):
     (workspace / "c.csv").write_text("id,correction\n\ns00,11\n")
     assert "c.csv, line 3: there is no class '11'" in lit(f"{FIT} --data.corrections=c.csv").err

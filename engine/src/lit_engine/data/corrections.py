@@ -40,11 +40,12 @@ def describe_samples(data: Any, split: "Split") -> Mapping[int, Mapping[str, str
 def sample_ids(data: "SplitData", split: "Split") -> list[str]:
     """Return an id for each sample of a split, such as `s1f0c32ab99e4`. Identical samples have the same id.
 
-    The id is a hash of the sample's description, such as its file or text, or else a hash of the input tensor.
+    The id is a hash of the sample's description, such as its text or its file relative to `data.root`. If there is no
+    description, the id is a hash of the input tensor.
     """
-    rows = describe_samples(data, split).values()
+    rows, root = describe_samples(data, split).values(), f"{getattr(data, 'root', '')}/"
     if any(rows):
-        return [_hash(repr(sorted(row.items())).encode()) for row in rows]
+        return [_hash(repr(sorted((k, str(v).removeprefix(root)) for k, v in row.items())).encode()) for row in rows]
     dataset, found = data.dataset(split), []
     for indices in torch.arange(len(dataset)).split(1000):
         found += [_hash(sample.numpy().tobytes()) for sample in dataset[indices][0].cpu()]

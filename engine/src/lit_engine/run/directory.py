@@ -35,6 +35,7 @@ from lit_engine.project import current
 from lit_engine.run.provenance import read_uncommitted_changes
 
 BEFORE_NAN = "before-nan.ckpt"  # written by NaNGuard
+csv.field_size_limit(2**31 - 1)  # otherwise, reading fails for texts of more than 131,072 characters
 YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is eight times as fast
 
 
