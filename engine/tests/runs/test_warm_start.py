@@ -56,6 +56,15 @@ def test_missing_batch_counts_of_norm_layers_are_not_reported(tmp_path):
     assert match(new, state).missing == ["1.running_var"]
 
 
+def test_rejects_checkpoints_whose_classes_have_a_different_order(tmp_path):
+    content = {**read(save(net(), tmp_path / "a.ckpt")), "hyper_parameters": {"class_names": ["no", "yes", "maybe"]}}
+    for names in (["maybe", "no", "yes"], ["yes", "maybe", "zero"]):
+        with pytest.raises(CheckpointError, match=f"with class_names no, yes, maybe, but .* {', '.join(names)}"):
+            check_fits(net(), content, tmp_path / "a.ckpt", {"class_names": names})
+    (line,) = check_fits(net(), content, tmp_path / "a.ckpt", {"class_names": ["No", "yes", "maybe"]})
+    assert line == "class_names[0] was no in training and is No"
+
+
 def test_rejects_incompatible_checkpoints(tmp_path):
     file = tmp_path / "a.ckpt"
     for content, message in (

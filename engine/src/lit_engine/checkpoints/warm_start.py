@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lit_engine.checkpoints.io import read
 from lit_engine.checkpoints.weights import Match, match, rename_prefixes
 from lit_engine.classes.names import resolve_class_paths
-from lit_engine.errors import CheckpointError, UserError
+from lit_engine.errors import CheckpointError, UserError, first_of
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import iterate_changes
 
@@ -41,6 +41,8 @@ def check_fits(
 ) -> list[str]:
     """Raise CheckpointError, listing the differences, unless a checkpoint contains exactly this model's weights.
 
+    Class or target names in a different order are also an error. Names that only replace others are reported.
+
     In two cases, only the shapes are compared. If `is_partial` is true, hooks may still add weights to the model or to
     the checkpoint, and Lightning checks the names later. If a LightningModule sets `strict_loading = False`, its
     checkpoints may omit frozen weights.
@@ -57,6 +59,13 @@ def check_fits(
         {name: value for name, value in values.items() if name not in FROM_CHECKPOINT}
         for values in (content.get("hyper_parameters", {}), hyper_parameters)
     )
+    for option in ("class_names", "target_names"):
+        old, new = (values[option] if isinstance(values.get(option), list) else [] for values in (before, now))
+        if any(name in old and old.index(name) != place for place, name in enumerate(new)):
+            raise CheckpointError(
+                f"{checkpoint} was trained with {option} {first_of(old)}, but the data now have {first_of(new)}, "
+                "so predictions would get wrong names: restore the original data or names"
+            )
     return _describe_changes(before, now)
 
 
