@@ -312,7 +312,7 @@ class Session:
         self.cli.make(self.run.path, bool(self.checkpoint or self.options.init_from), self._parts)
         trainer, model = self.cli.trainer, self.cli.model
         attach_callbacks(trainer, model)
-        # Last, because other callbacks may also add parameter groups in `on_fit_start`.
+        # The fork comes last, because other callbacks may add parameter groups in `on_fit_start`.
         reconfigure(trainer, callbacks=[*trainer.callbacks, *_as_list(self.fork)])  # type: ignore[attr-defined]
         for one in trainer.callbacks:  # type: ignore[attr-defined]
             if self.command == "fit" and isinstance(one, BatchSizeFinder | LearningRateFinder):

@@ -43,7 +43,7 @@ def test_a_class_is_found_by_name_or_former_path(capsys):
 
 
 def test_schedulers_may_be_given_by_name():
-    """The name alone would be ambiguous, because torch also has a OneCycleLR."""
+    """The project and torch each define a OneCycleLR, so its name has two meanings."""
     path = "lit_engine.training.schedules.OneCycleLR"
     config = {"scheduler": "OneCycleLR", "init_args": {"schedulers": ["OneCycleLR", "StepLR"]}}
     assert resolve_class_paths(config) == {"scheduler": path, "init_args": {"schedulers": [path, "StepLR"]}}

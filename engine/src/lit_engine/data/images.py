@@ -225,10 +225,12 @@ def to_targets(value: Any) -> Tensor:
 def check_targets(
     targets: Tensor, num_classes: int, input_shape: tuple[int, int, int], what: str, indices: Tensor | None = None
 ) -> None:
-    """Raise DataError if targets are out of range or have the wrong shape (see `ImageData.load`).
+    """Raise DataError if there are no targets, or if they are out of range or have the wrong shape.
 
-    The message starts with `what`. The indices `(N,)` of the targets default to 0, 1, …
+    `ImageData.load` describes valid targets. The message starts with `what`. The indices `(N,)` default to 0, 1, …
     """
+    if not len(targets):
+        raise DataError(f"{what} is empty")
     last = num_classes - 1
     kinds = {1: ((), 0, last), 2: ((num_classes,), 0, 1), 3: (tuple(input_shape[1:]), -1, last)}
     shape, lowest, highest = kinds.get(targets.ndim, ((), 0, last))
@@ -336,8 +338,6 @@ class ImageData(SplitData):
         if len(images) != len(targets):
             raise DataError(f"{what} has {len(images)} images and {len(targets)} targets")
         check_images(images, self.input_shape, f"{what}, each image")
-        if not len(targets):
-            raise DataError(f"{what} is empty")
         check_targets(targets, self.num_classes, self.input_shape, what)
         if self.on_device and self.trainer is not None:
             device = self.trainer.strategy.root_device
@@ -346,12 +346,8 @@ class ImageData(SplitData):
 
     def check_labels(self, dataset: Any, split: str) -> None:
         """Raise DataError if a dataset's list of labels is empty or has a label that is out of range."""
-        if (labels := labels_of(dataset)) is None:
-            return
-        what = f"{type(self).__name__}: the {split} split"
-        if not len(labels):
-            raise DataError(f"{what} is empty")
-        check_targets(labels, self.num_classes, self.input_shape, what)
+        if (labels := labels_of(dataset)) is not None:
+            check_targets(labels, self.num_classes, self.input_shape, f"{type(self).__name__}: the {split} split")
 
     @property
     def num_classes(self) -> int:
