@@ -465,12 +465,15 @@ import sys
 from lit_engine._torchmetrics import import_lazily
 import_lazily()
 import lightning.pytorch.cli
+from torchmetrics import Accuracy, MeanMetric, Metric, MetricCollection, MetricTracker, R2Score, classification
 from torchmetrics.classification import MulticlassAccuracy
-assert not {"torchvision", "transformers", "scipy"} & sys.modules.keys()
-from torchmetrics import Accuracy, Metric, MetricCollection  # Accuracy imports everything
-from torchmetrics.functional import accuracy, classification
+from torchmetrics.functional import accuracy, r2_score
 assert type(Accuracy(task="multiclass", num_classes=3)) is MulticlassAccuracy
 assert issubclass(MulticlassAccuracy, Metric)
+assert not {"torchvision", "transformers", "scipy"} & sys.modules.keys()
+import torchmetrics
+torchmetrics.BLEUScore  # imports everything
+assert torchmetrics.Accuracy is Accuracy and torchmetrics.functional.accuracy is accuracy
 """
 
 

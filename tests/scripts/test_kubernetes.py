@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from kubeflow_trainer_api.models import IoK8sApiCoreV1PersistentVolumeClaim, TrainerV1alpha1TrainJob
 from torch.distributed.run import config_from_args, get_args_parser
 
 from helpers import free_port
@@ -26,7 +25,9 @@ TRAINER = JOB["spec"]["trainer"]
 
 def fits(job):
     """Return whether a job matches its schema, which drops unknown keys and raises ValueError for wrong types."""
-    return TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job
+    from kubeflow_trainer_api import models  # takes more than a second
+
+    return models.TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job
 
 
 def pod_of(job):
@@ -36,8 +37,10 @@ def pod_of(job):
 
 
 def test_manifest_matches_its_schema():
+    from kubeflow_trainer_api import models
+
     assert fits(JOB)
-    assert IoK8sApiCoreV1PersistentVolumeClaim.from_dict(CLAIM).to_dict() == CLAIM
+    assert models.IoK8sApiCoreV1PersistentVolumeClaim.from_dict(CLAIM).to_dict() == CLAIM
 
 
 def test_manifest_is_consistent_with_the_image_and_the_docs():

@@ -11,14 +11,18 @@ from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from typing import Any
 
-# Names that Lightning or this library uses, and the modules that define them.
-USED = {"Metric": "torchmetrics.metric", "MetricCollection": "torchmetrics.collections"}
+# Modules that are quickly imported, and contain most of the packages' names.
+SEARCHED = {
+    "torchmetrics": ("metric", "collections", "aggregation", "classification", "regression", "wrappers"),
+    "torchmetrics.functional": ("classification", "regression"),
+}
 
 
 def import_lazily() -> None:
-    """Make `import torchmetrics` return immediately. Submodules and the names in `USED` are imported on first use.
+    """Make `import torchmetrics` return immediately. Submodules are imported on first use.
 
-    Other names load the whole package. An already imported package is not changed. This requires torchmetrics 1.0.
+    A name that is not in a `SEARCHED` module loads the whole package. An already imported package is not changed. This
+    requires torchmetrics 1.0.
     """
     if "torchmetrics" not in sys.modules:
         package = _lazy_package("torchmetrics")
@@ -37,11 +41,12 @@ def _lazy_package(name: str) -> Any:
     def find(attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        if attribute in USED:
-            import_module("torchmetrics.utilities")  # first, because the modules import each other
-            return getattr(import_module(USED[attribute]), attribute)
         if find_spec(f"{name}.{attribute}"):
             return import_module(f"{name}.{attribute}")
+        import_module("torchmetrics.utilities")  # first, because the modules import each other
+        for module in SEARCHED[name]:
+            if hasattr(found := import_module(f"{name}.{module}"), attribute):
+                return getattr(found, attribute)
         vars(package).pop("__getattr__", None)
         run(package)
         return getattr(package, attribute)

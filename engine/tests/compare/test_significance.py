@@ -374,7 +374,7 @@ def test_an_incomplete_last_epoch_does_not_change_the_overlap_of_folds(make_run,
         ("a a --test accuracy/cat", "--test accuracy/cat cannot be computed from predictions"),
         ("a a --test mse/height", "--test mse/height cannot be computed from predictions"),
         ("nan nan --test mae", "the predictions of runs/x/nan contain NaN or infinity in prediction"),
-        ("a a --test r2", "the metric is undefined for these samples, like R² of a constant target"),
+        ("a a --test r2", "the metric is undefined for these samples (for example, R² of a constant target)"),
         ("pair bad --test loss", "loss must be finite: it is 0.7 in runs/x/pair/1 and nan in runs/x/bad/1"),
     ],
 )  # fmt: skip

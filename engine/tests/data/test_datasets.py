@@ -5,7 +5,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, Subset
 
-from lit_engine.data.images import DatasetImages, ImageData
+from lit_engine.data.images import DatasetImages, ImageData, Samples
 from lit_engine.errors import DataError
 
 
@@ -109,6 +109,8 @@ class Unlisted(Pairs):
 @pytest.mark.parametrize(("wrong", "message"), [
     ({3: 2}, r"the dataset has label 2 in sample 3, but there are 2 classes \(0 to 1\)"),
     ({3: torch.tensor([0, 1])}, "the dataset has targets of different shapes"),
+    ({3: "cat"}, "targets must be classes or labels, got 'cat'"),
+    ({3: None}, "targets must be classes or labels, got None"),
     ({index: torch.zeros(3, 4) for index in range(20)}, r"targets of shape \(3, 4\), expected \(3, 3\)"),
 ])  # fmt: skip
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -118,6 +120,11 @@ def test_invalid_targets_of_loaded_samples_are_errors(wrong, message, num_worker
     data.setup("fit")
     with pytest.raises(DataError, match=message):
         list(data.train_dataloader())
+
+
+def test_images_with_an_unknown_range_are_errors():
+    with pytest.raises(DataError, match="an image of the dataset cannot be used: the range of the pixel values"):
+        Samples([(Image.new("F", (3, 3)), 0)], (1, 3, 3), 2)[torch.tensor([0])]
 
 
 def test_target_transform_determines_the_classes():

@@ -4,6 +4,7 @@ import os
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -213,9 +214,12 @@ def to_targets(value: Any) -> Tensor:
     """Return targets, such as a class, an array or the PIL image of a mask, as an int64 tensor.
 
     Raises:
-        DataError: a target is not a whole number.
+        DataError: a target is not a number, or not a whole number.
     """
-    found = torch.as_tensor(np.array(value) if isinstance(value, Image.Image) else value)
+    try:
+        found = torch.as_tensor(np.array(value) if isinstance(value, Image.Image) else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"image targets must be classes or labels, got {shorten(repr(value), 80)}") from error
     if found.is_floating_point() and bool((found != found.round()).any()):
         wrong = found[found != found.round()][0].item()
         raise DataError(f"image targets must be classes or labels, got {wrong:g}; `ToTensor` divides masks by 255")
@@ -267,7 +271,10 @@ class Samples(Dataset):
     def fit(self, image: Tensor | Image.Image) -> Tensor:
         """Convert an image to a uint8 or float tensor of shape `input_shape` `(C, H, W)`."""
         if isinstance(image, Image.Image):
-            return to_tensor(image, self.input_shape, self.crop)
+            try:
+                return to_tensor(image, self.input_shape, self.crop)
+            except ValueError as error:
+                raise DataError(f"an image of the dataset cannot be used: {error}") from None
         check_images(image[None], self.input_shape, "an image of the dataset")
         return image
 

@@ -77,7 +77,7 @@ class WandbLogger(LightningWandbLogger):
         self.description: dict[str, Any] = {}  # config and provenance of the run
         self.command: str | None = None  # the command that creates the run
         self.monitor: tuple[str, str] | None = None  # metric that selects the best checkpoint, and `min` or `max`
-        self._validated: dict[str, Any] = {}  # the newest validation metrics
+        self._validated: dict[str, Any] = {}  # the latest validation metrics
         self.record = self.folder / "wandb.json"
         self._received: dict[str, Any] | None = None  # the server's summary, kept until missing rows are resent
         options: dict[str, Any] = {

@@ -67,7 +67,7 @@ def write_file(what: str, option: str, file: Path, text: str) -> None:
 
 
 def _stream_of(file: Path) -> TextIO | None:
-    """Return the standard stream that writes to the given file, such as `/dev/stdout` redirected to a regular file."""
+    """Return the standard stream that is redirected to the given file, or None."""
     for stream in (sys.__stdout__, sys.__stderr__):
         with suppress(OSError, ValueError):
             if stream is not None and os.path.samestat(file.stat(), os.fstat(stream.fileno())):

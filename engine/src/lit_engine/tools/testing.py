@@ -21,8 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lit_engine._torchmetrics import import_lazily
+
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
+
+import_lazily()  # as on the command line
 
 
 @dataclass
@@ -125,7 +129,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude imported objects from garbage collection, and collect less often: both save a tenth of the test time."""
+    """Exclude imported objects from garbage collection, and collect less often. Each saves a tenth of the test time."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 

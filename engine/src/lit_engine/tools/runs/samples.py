@@ -43,7 +43,7 @@ class Samples:
 
     def __post_init__(self) -> None:
         if not all(np.isfinite(self.score(rows.sum(axis=0))) for rows in self.stats):
-            raise UserError("--test: the metric is undefined for these samples, like R² of a constant target")
+            raise UserError("--test: the metric is undefined for these samples (for example, R² of a constant target)")
 
     def outcome(self) -> Outcome:
         if self.is_binary:
