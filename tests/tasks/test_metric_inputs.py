@@ -7,8 +7,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 from test_regressor import regressor, table
 from torch import nn
-from torchmetrics.regression import MeanAbsoluteError, PearsonCorrCoef
 from torchmetrics.classification import MulticlassAUROC, MulticlassCalibrationError
+from torchmetrics.regression import MeanAbsoluteError, PearsonCorrCoef
 
 from classifier_data import NAMES, Images, classifier, linear
 

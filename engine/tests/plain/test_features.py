@@ -237,6 +237,39 @@ def test_predictions_may_be_a_list_of_tensors_or_arrays(lit):
         assert [int(row["index"]) for row in rows] == list(range(len(rows)))
 
 
+class Listing(Mean):
+    """Predicts a list with one tensor per sample. With `lengths`, their lengths differ between samples."""
+
+    def __init__(self, lengths: bool = False):
+        super().__init__()
+        self.lengths = lengths
+
+    def predict_step(self, batch, batch_idx):
+        return [torch.arange(1 + int(value) if self.lengths else 2) + 10 * value for value in batch[0]]
+
+
+class SixData(Three):
+    """The samples 0 to 5 in batches of 4 and 2."""
+
+    def test_dataloader(self):
+        return DataLoader(TensorDataset(torch.arange(6.0)), batch_size=4)
+
+
+def test_lists_of_tensors_are_interpreted_in_the_same_way_in_all_batches(lit):
+    """The last batch has as many samples as outputs."""
+    run = lit("fit --model=test_features.Listing --data=test_features.SixData --epochs 1").run
+    assert lit(f"predict {run}").status == 0
+    rows = [[float(value) for value in row.values()] for row in rows_of(next((run / "predictions").glob("*.csv")))]
+    assert rows == [[n, 10 * n, 10 * n + 1] for n in range(6)]
+
+
+def test_values_that_are_not_columns_in_all_batches_are_saved_unchanged(lit):
+    run = lit("fit --model=test_features.Listing --model.lengths=true --data=test_features.SixData --epochs 1").run
+    assert lit(f"predict {run}").status == 0
+    saved = [one.tolist() for batch in torch.load(next((run / "predictions").glob("*.pt"))) for one in batch]
+    assert saved == [[10 * n + k for k in range(n + 1)] for n in range(6)]
+
+
 class Detector(Mean):
     """Predicts a box for each positive sample. Only the last of three samples is positive."""
 

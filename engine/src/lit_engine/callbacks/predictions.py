@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
-from lightning.pytorch.utilities import move_data_to_device
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from lit_engine.callbacks.drawing import log_table
@@ -46,7 +46,7 @@ class PredictionTable(BasePredictionWriter):
         self.rows: list[dict[str, Any]] = []
         self.files: list[Path] = []
         self.missing: list[Mapping[str, Any]] = []
-        self._found: list[tuple[int, int, Any]] = []  # index of the dataloader, position and content of each batch
+        self._found: list[tuple[int, int, Batch]] = []  # index of the dataloader, position and content of each batch
 
     def write_on_batch_end(
         self,
@@ -58,31 +58,30 @@ class PredictionTable(BasePredictionWriter):
         batch_idx: int,
         dataloader_idx: int,
     ) -> None:
-        """Store the columns or values of a batch. For ordinary DataLoaders, Lightning provides the indices.
+        """Store the predictions of a batch. For ordinary DataLoaders, Lightning provides the indices.
 
         Raises:
             UserError: `predict_step` returned None.
         """
         if prediction is None:
             raise UserError(f"{type(pl_module).__name__}.predict_step returned None: return the batch's predictions")
+        # Copies, because the tensors may be views of larger ones, or in the shared memory of DataLoader workers.
+        values = apply_to_collection(prediction, Tensor, lambda tensor: tensor.cpu().clone())
         indices = list(batch_indices or ())
-        if _is_per_sample(prediction, len(indices)):
-            prediction = torch.stack(prediction)
-        columns = columns_of(prediction)
+        stacked = _can_be_per_sample(values, len(indices))
         place = batch_idx * trainer.world_size + trainer.global_rank
-        kept = move_data_to_device(prediction, "cpu") if columns is None else Columns(columns, indices)
-        self._found.append((dataloader_idx, place, kept))
+        self._found.append((dataloader_idx, place, Batch(torch.stack(values) if stacked else values, indices, stacked)))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         found = sorted(all_gathered(self._found, trainer), key=itemgetter(0, 1))
         self._found = []
-        by_loader = {number: [value for *_, value in group] for number, group in groupby(found, key=itemgetter(0))}
-        for number, values in by_loader.items():
+        by_loader = {number: [batch for *_, batch in group] for number, group in groupby(found, key=itemgetter(0))}
+        for number, batches in by_loader.items():
             file = self.file if len(by_loader) == 1 else self.file.with_stem(f"{self.file.stem}_{number}")
-            if all(isinstance(value, Columns) for value in values):
-                self._write_rows(file, values, trainer)
+            if columns := _columns_of_batches(batches):
+                self._write_rows(file, columns, trainer)
             elif trainer.is_global_zero:
-                self._write_values(file.with_suffix(".pt"), values)
+                self._write_values(file.with_suffix(".pt"), [batch.returned for batch in batches])
 
     def _write_rows(self, file: Path, batches: list["Columns"], trainer: Trainer) -> None:
         if all(batch.has_row_per_sample for batch in batches):
@@ -112,13 +111,12 @@ class PredictionTable(BasePredictionWriter):
 
     def _write_values(self, file: Path, batches: list[Any]) -> None:
         """Save the values of all batches as a list that `torch.load` can read with `weights_only=True`."""
-        values = [dict(batch) if isinstance(batch, Columns) else batch for batch in batches]
         content = io.BytesIO()
         try:
-            torch.save(values, content)
+            torch.save(batches, content)
             torch.load(io.BytesIO(content.getvalue()), weights_only=True)
         except Exception as error:
-            kinds = ", ".join(dict.fromkeys(type(value).__name__ for value in values))
+            kinds = ", ".join(dict.fromkeys(type(value).__name__ for value in batches))
             raise UserError(
                 f"predict_step returned {kinds}, which cannot be saved: "
                 "return tensors, numbers, strings, or a tuple, list or dict of these"
@@ -127,6 +125,23 @@ class PredictionTable(BasePredictionWriter):
         file.write_bytes(content.getvalue())
         self.files.append(file)
         print("predict_step returns no columns: its return values were saved unchanged, as a list of batches")
+
+
+class Batch(NamedTuple):
+    """The predictions of a batch, and the indices of its samples, if known.
+
+    If `stacked` is true, `predict_step` returned a list of B tensors of equal shape, which are stacked in `values`. The
+    tensors contain either one sample or one column each.
+    """
+
+    values: Any
+    indices: list[int]
+    stacked: bool
+
+    @property
+    def returned(self) -> Any:
+        """The value that `predict_step` returned."""
+        return list(self.values) if self.stacked else self.values
 
 
 class Columns(dict[str, list[Any]]):
@@ -168,12 +183,26 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
     return columns if len({len(column) for column in columns.values()}) < 2 else None
 
 
-def _is_per_sample(outputs: Any, size: int) -> bool:
-    """Return whether the outputs are a list with one tensor per sample rather than a list of columns."""
-    if not isinstance(outputs, list) or len(outputs) != size or not all(isinstance(one, Tensor) for one in outputs):
-        return False
-    shapes = {one.shape for one in outputs}
-    return len(shapes) == 1 and shapes.pop()[:1] != (size,)
+def _columns_of_batches(batches: Sequence[Batch]) -> list[Columns] | None:
+    """Return the predictions of a dataloader as columns, or None if a batch cannot be converted.
+
+    Lists of tensors contain one tensor per sample if this fits all batches and at least one cannot consist of columns.
+    """
+    stacked = [batch.values.shape for batch in batches if batch.stacked]
+    per_sample = len(stacked) == len(batches) and any(shape[1:2] != shape[:1] for shape in stacked)
+    columns = []
+    for batch in batches:
+        found = columns_of(batch.values if per_sample else batch.returned)
+        if found is None:
+            return None
+        columns.append(Columns(found, batch.indices))
+    return columns
+
+
+def _can_be_per_sample(outputs: Any, size: int) -> bool:
+    """Return whether the outputs are a list with one tensor per sample, all of the same shape."""
+    is_list = isinstance(outputs, list) and all(isinstance(one, Tensor) for one in outputs)
+    return is_list and len(outputs) == size and len({one.shape for one in outputs}) == 1
 
 
 def _add_inputs(row: dict[str, Any], index: int, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def page_of(study: Study, rows: Sequence[Trial]) -> str:
 
 
 def plots(study: Study, good: Sequence[Trial]) -> list[str]:
-    """Plot the best value so far, the metric of each trial, and the metric against each parameter. `good` is sorted by trial number."""
+    """Plot the metric and its best value by trial, and against each parameter. `good` is sorted by trial number."""
     metric, values = study.config.metric, [row.value for row in good]
     best = [(row.number, study.config.best(values[: n + 1])) for n, row in enumerate(good)]
 
