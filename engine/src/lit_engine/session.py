@@ -335,6 +335,8 @@ class Session:
                 use_trained_weights(content, trainer.callbacks)  # type: ignore[attr-defined]
             else:
                 print_once(f"checkpoint: {self.checkpoint}")
+                if progress := content.get("loops", {}).get("fit_loop"):  # loggers and modules use the step and epoch
+                    trainer.fit_loop.load_state_dict(progress)
                 if self.existing_run and self.command != "predict":
                     different += changed_evaluation(self.run.path, self.cli.plain)
                 self.record.changed = different

@@ -97,6 +97,14 @@ def test_keep_last_orders_epochs_by_number(trainer, tmp_path):
     assert mine.exists()
 
 
+def test_keep_last_does_not_keep_epochs_that_are_saved_for_other_reasons(trainer, tmp_path):
+    checkpoint = Checkpoint(monitor=None, keep_last=2, every_n_epochs=2, every_minutes=1e-9)
+    fit = trainer(max_epochs=6, callbacks=[Saver(), checkpoint], enable_checkpointing=True)
+    fit.fit(task(), datamodule=Images())
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").glob("epoch*"))
+    assert kept == ["epoch003.ckpt", "epoch005.ckpt"]
+
+
 def test_the_last_epoch_is_saved_regardless_of_every_n_epochs(trainer, tmp_path):
     callback = Checkpoint(monitor=None, every_n_epochs=2)
     saved = []

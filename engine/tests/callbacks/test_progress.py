@@ -1,7 +1,9 @@
 """Epoch lines, the summary before training, and the live display in terminals."""
 
+import csv
 import io
 import json
+import math
 import re
 import signal
 from pathlib import Path
@@ -22,6 +24,20 @@ def test_each_epoch_prints_a_line_and_new_best_epochs_are_marked(lit):
     losses = [float(re.search(r"val/loss (\S+)", line)[1]) for line in lines]
     for number, line in enumerate(lines):
         assert line.endswith("  best") == (losses[number] < min(losses[:number], default=float("inf")))
+
+
+def test_an_epoch_is_marked_if_any_of_its_validations_is_the_best(lit):
+    options = "--epochs 6 --trainer.val_check_interval=2 --model.optimizer.lr=0.3 --model.schedulers=null"
+    result = lit("fit -c configs/quickstart.yaml --trainer.limit_train_batches=6 --name a", options)
+    marked = [line.endswith("  best") for line in result.out.splitlines() if line.startswith("epoch ")]
+    losses = {}
+    for row in csv.DictReader((result.run / "metrics.csv").open()):
+        if row["val/loss"]:
+            losses.setdefault(row["epoch"], []).append(float(row["val/loss"]))
+    lowest = [min(values) for values in losses.values()]
+    assert marked == [value < min(lowest[:number], default=math.inf) for number, value in enumerate(lowest)]
+    ends_worse = [values[-1] > min(values) for values in losses.values()]
+    assert any(mark and worse for mark, worse in zip(marked, ends_worse, strict=True))
 
 
 def test_the_summary_counts_samples_classes_and_steps(lit):

@@ -47,6 +47,8 @@ def test_schedulers_may_be_given_by_name():
     path = "lit_engine.training.schedules.OneCycleLR"
     config = {"scheduler": "OneCycleLR", "init_args": {"schedulers": ["OneCycleLR", "StepLR"]}}
     assert resolve_class_paths(config) == {"scheduler": path, "init_args": {"schedulers": [path, "StepLR"]}}
+    plateau = {"class_path": "ReduceLROnPlateau"}  # Lightning has a class of the same name
+    assert resolve_class_paths(plateau) == {"class_path": "torch.optim.lr_scheduler.ReduceLROnPlateau"}
 
 
 def test_other_values_are_unchanged(capsys):

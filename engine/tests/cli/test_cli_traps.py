@@ -115,3 +115,16 @@ def test_command_line_options_override_checkpoint_hyperparameters(lit, trained):
     result = lit(f"test -c configs/quickstart.yaml {TINY} --ckpt_path {file} --model.top_k=2")
     assert "test/top2_accuracy" in json.loads((result.run / "metrics.json").read_text())["test"]
     assert yaml.safe_load((trained / "config.yaml").read_text())["model"]["init_args"]["top_k"] is None
+
+
+def test_numbers_are_written_to_the_config(lit):
+    """Torchvision annotates `degrees` as `Number | Sequence`."""
+    rotation = "{class_path: torchvision.transforms.v2.RandomRotation, init_args: {degrees: 10}}"
+    fit = "fit -c configs/quickstart.yaml --epochs 1 --trainer.limit_train_batches=1"
+    run = lit(fit, [f"--data.train_transforms+={rotation}"]).run
+    (*_, written) = yaml.safe_load((run / "config.yaml").read_text())["data"]["init_args"]["train_transforms"]
+    assert written["init_args"]["degrees"] == 10
+    assert lit(f"validate {run} --data.train_transforms.degrees=5.5").status == 0
+    rejected = lit(f"validate {run} --data.train_transforms.degrees=ten")
+    assert "degrees" in rejected.err
+    assert rejected.status == 2

@@ -43,7 +43,8 @@ def make_run(tmp_path, monkeypatch):
         (run / "provenance.json").write_text(json.dumps([{**start, **ended, **entry}]))
         sections = {}
         if status == 0:
-            sections["fit"] = {"epochs": len(losses), "train/loss": 0.1, "best val/loss": min(losses)}
+            best = {"best_checkpoint": "best.ckpt", "best val/loss": min(losses)}
+            sections["fit"] = {"epochs": len(losses), "train/loss": 0.1, **best}
             sections["test"] = {"checkpoint": "best.ckpt", "test/loss": 1 - min(losses), **(test or {})}
         (run / "metrics.json").write_text(json.dumps(sections))
         return run

@@ -92,6 +92,11 @@ def test_options_changed_between_training_and_test_are_shown(make_run):
     assert [row.facts("tested") for row in found.rows] == [["as trained"], ["beam_size was 3 in training and is 1"]]
 
 
+def test_a_test_of_a_different_checkpoint_is_shown(make_run):
+    make_run("a"), make_run("b", test={"checkpoint": "runs/x/b/checkpoints/last.ckpt"})
+    assert [row.facts("tested") for row in compared().rows] == [["as trained"], ["checkpoint last.ckpt"]]
+
+
 def test_over_computes_mean_and_standard_deviation_of_finished_runs(make_run):
     losses = [0.31, 0.34, 0.45]
     for seed, loss in enumerate(losses):

@@ -72,6 +72,9 @@ def test_masks_move_with_their_images():
     assert turned.unique().tolist() == [-1, 2]  # the corners lie outside the image
     with pytest.raises(DataError, match="Own cannot transform masks: use torchvision"):
         transform_with_masks(BatchTransforms([v2.RandomHorizontalFlip(), Own()]), batch, batch[:, 0].long())
+    for grey in (v2.RandomRotation(45, fill=128), v2.RandomApply([v2.RandomRotation(45, fill=[128, 128, 128])])):
+        with pytest.raises(DataError, match=r"RandomRotation with fill=.*128.* would also fill masks"):
+            transform_with_masks(BatchTransforms([grey]), batch, batch[:, 0].long())
 
 
 def test_masks_are_also_transformed_during_evaluation():

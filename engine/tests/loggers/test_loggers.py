@@ -159,6 +159,7 @@ def test_a_resumed_run_continues_its_wandb_run_and_logs_the_same_values_again(li
 @pytest.mark.parametrize(("received", "sent_again"), [(0, 2), (2, 1), (3, 0)])
 def test_a_resumed_run_sends_the_rows_that_were_lost_when_the_run_was_killed(server, tmp_path, received, sent_again):
     loggers = [MetricsCSV(tmp_path), WandbLogger(str(tmp_path))]
+    loggers[1].command = "fit"
     lines = [(0, {"lr": 0.5}), (1, {"lr": 0.5, "train/loss": 3.0}), (1, {"val/loss": 2.0}), (2, {"lr": 0.5})]
     for step, metrics in lines:
         for logger in loggers:
@@ -168,6 +169,7 @@ def test_a_resumed_run_sends_the_rows_that_were_lost_when_the_run_was_killed(ser
     (run,) = server.runs.values()
     del run.rows[received:]
     resumed = WandbLogger(str(tmp_path))
+    resumed.command = "fit"
     resumed.log_metrics({"lr": 0.25}, 2)  # the run repeats the steps after its last checkpoint, saved at step 1
     resumed.log_metrics({"lr": 0.25}, 3)
     resumed.finish(0)
@@ -198,7 +200,7 @@ def test_metrics_of_a_separate_test_are_logged_at_the_last_step_of_the_run(serve
         table.log_metrics({"loss": 1.0}, step)
     table.save()
     logger = WandbLogger(str(tmp_path))
-    logger.log_metrics({"epoch": 0, "test/loss": 0.5}, 0)  # as Lightning does
+    logger.log_metrics({"epoch": 0, "test/loss": 0.5}, 1)  # the step of the best checkpoint
     logger.finish(0)
     (run,) = server.runs.values()
     (row,) = [row for row in run.rows if "test/loss" in row]
@@ -271,6 +273,12 @@ def test_tensorboard_shows_scalars_graph_config_hyperparameters_and_figures(lit,
     start = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     assert b"model.optimizer.lr" in start
     assert b"val/loss" in events.SummaryMetadata("_hparams_/experiment").plugin_data.content
+    (before,) = events.Scalars("val/loss")
+    assert lit(f"validate {done.run}").status == 0
+    after = EventAccumulator(str(done.run / "tensorboard")).Reload().Scalars("val/loss")
+    assert [(event.step - before.step, event.value) for event in after] == [
+        (step, pytest.approx(before.value)) for step in (0, 1)
+    ]
 
 
 @pytest.mark.parametrize("forks", [True, False])

@@ -720,10 +720,13 @@ def test_resuming_from_an_interrupted_validation_can_disable_validation(lit, mon
     assert read(cut.run / "checkpoints" / "last.ckpt")["global_step"] == 20
 
 
-def test_checkpoints_may_omit_weights_if_strict_loading_is_false(lit, unusual):
-    stop = "--trainer.callbacks+={class_path: test_plain.StopAfter, init_args: {batches: 14}}"
-    run = lit("fit --data=metric_objects.Data --model=unusual.Frozen --trainer.max_epochs=2", [stop]).run
-    assert lit(f"fit {run} --trainer.callbacks=null").status == 0
+@pytest.mark.parametrize("average", ["", "{class_path: EMA}"])
+def test_checkpoints_may_omit_weights_if_strict_loading_is_false(lit, unusual, average):
+    stop = "{class_path: test_plain.StopAfter, init_args: {batches: 14}}"
+    fit = "fit --data=metric_objects.Data --model=unusual.Frozen --trainer.max_epochs=2"
+    run = lit(fit, [f"--trainer.callbacks=[{stop}, {average}]"]).run
+    resumed = lit(f"fit {run}", [f"--trainer.callbacks=[{average}]"])
+    assert resumed.status == 0, resumed.err
     assert lit(f"test {run}").status == 0
     assert "backbone.weight" not in read(run / "checkpoints" / "last.ckpt")["state_dict"]
     forked = lit(f"fit --fork {run} --trainer.max_epochs=3 --trainer.callbacks=null")

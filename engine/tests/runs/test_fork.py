@@ -53,11 +53,11 @@ def rates(run, start=0):
     return [row["lr"] for row in rows(run) if row.get("lr") and int(row["step"]) >= start]
 
 
-@pytest.mark.parametrize("epoch", [0, 2])
-def test_an_unchanged_fork_reproduces_the_rest_of_its_parent_run(lit, epoch):
+@pytest.mark.parametrize(("epoch", "which"), [(0, "0"), (2, "epoch002.ckpt")])
+def test_an_unchanged_fork_reproduces_the_rest_of_its_parent_run(lit, epoch, which):
     parent = fit(lit, ["--model.schedulers", f"[{{scheduler: {STEP}, interval: epoch}}]", "--trainer.max_epochs=4"])
     before = files(parent)
-    result = fork(lit, f"{parent}@{epoch}")
+    result = fork(lit, f"{parent}@{which}")
     assert (
         f"after {epoch + 1} epoch{'s' * (epoch > 0)} ({10 * (epoch + 1)} steps); learning rates continue" in result.out
     )
@@ -248,7 +248,8 @@ def test_resume_continues_an_existing_fork(lit):
 
 @pytest.mark.parametrize(("words", "message"), [
     ("--fork RUN@7 --epochs 9", "has no checkpoint for epoch 7 (available: 2;"),
-    ("--fork RUN@first --epochs 9", "write @best, @last or @ followed by an epoch number"),
+    ("--fork RUN@first --epochs 9", "write @best, @last, or @ followed by an epoch number or a file in checkpoints/"),
+    ("--fork RUN@epoch999.ckpt --epochs 9", "epoch999.ckpt"),
     ("--fork RUN --run RUN", "remove --run"),
     ("--fork RUN --init_from RUN", "remove --init_from"),
     ("--fork RUN --find lr", "remove --find"),

@@ -44,6 +44,13 @@ class Average(WeightAveraging):
             average = get_averaged_model(self)
             average.n_averaged = average.n_averaged.cpu()  # a counter on a GPU would make each step wait
 
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add the weights that a module without `strict_loading` omits from its checkpoints. Averages include them."""
+        for name in ("state_dict", "current_model_state"):
+            if not pl_module.strict_loading and name in checkpoint:
+                checkpoint[name] = {**pl_module.state_dict(), **checkpoint[name]}
+        super().on_load_checkpoint(trainer, pl_module, checkpoint)
+
 
 class EMA(Average):
     """Exponential moving average of the weights (Tarvainen & Valpola 2017).

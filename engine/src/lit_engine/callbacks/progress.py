@@ -5,6 +5,7 @@ The lines show exact epoch means over all processes. The bar shows exact epoch m
 
 from __future__ import annotations
 
+import math
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ class ProgressLines(Callback):
         self._start = 0.0
         self._validated: dict[str, float] = {}  # the metrics of the latest validation
         self._best: float | None = None  # best value of the monitored metric, negated if higher is better
+        self._improved = False  # whether the metric improved in this epoch, which may have several validations
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         callback = best_checkpoint(trainer)
@@ -54,8 +56,9 @@ class ProgressLines(Callback):
         self._start = perf_counter()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn == "fit":
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._validated = {recorded_name(name, "val"): value for name, value in _logged_metrics(trainer).items()}
+            self._improved |= self._is_best(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         values = {
@@ -69,7 +72,9 @@ class ProgressLines(Callback):
         validated = has_validated(trainer)
         kept = {n: v for n, v in values.items() if validated or split_stage(n)[0] != "val"}
         seconds = perf_counter() - self._start
-        mark = "  best" if validated and self._is_best(trainer) else ""
+        # A fork may start in an epoch that only its parent validated.
+        is_best = validated and bool(self._validated) and self._is_best(trainer)  # a training metric may be monitored
+        mark, self._improved = "  best" if is_best or self._improved else "", False
         print_once(f"{epoch_of(trainer)}  {join_metrics(kept, pl_module)}  {seconds:.1f} s{mark}")
 
     def _is_best(self, trainer: Trainer) -> bool:
@@ -79,7 +84,7 @@ class ProgressLines(Callback):
         if callback is None or value is None:
             return False
         new = value.item() * (-1 if callback.mode == "max" else 1)
-        is_best = self._best is None or new < self._best
+        is_best = not math.isnan(new) and (self._best is None or new < self._best)
         self._best = new if is_best else self._best
         return is_best
 

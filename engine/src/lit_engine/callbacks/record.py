@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
 
+import numpy as np
 import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
@@ -111,7 +112,7 @@ class MetricsCSV(Logger):
         self._changed = True
         step, stage = step or 0, self.stage()
         metrics = {n if n in COUNTERS else recorded_name(n, stage): value for n, value in metrics.items()}
-        metrics = {n: value.item() if isinstance(value, Tensor) else value for n, value in metrics.items()}
+        metrics = {n: value.item() if isinstance(value, Tensor | np.generic) else value for n, value in metrics.items()}
         if not self._rows or int(self._rows[-1]["step"]) != step:
             self._rows.append({"step": step})
         self._rows[-1].update({k: _format_significant(v, 7) if isinstance(v, float) else v for k, v in metrics.items()})
@@ -226,6 +227,7 @@ class RunRecord(Callback):
             if self.provenance is not None:
                 self.provenance["data"] = fingerprints(trainer)
                 self.run.describe(self.config, {**self.provenance, "status": None})  # `record_exit` sets the status
+                self.run.drop_evaluations()
             if self.metrics is not None and self._resumed is not None:
                 self.metrics.load_state_dict(self._resumed)
         self.started = True

@@ -58,7 +58,7 @@ def choose_checkpoint(run: RunDir, which: str = "best") -> Path:
 
 
 def checkpoint_to_fork(run: RunDir, which: str) -> Path:
-    """Return the checkpoint for `--fork RUN@WHICH`. `which` is `best`, `last` or an epoch number as in file names.
+    """Return the checkpoint for `--fork RUN@WHICH`. `which` is `best`, `last`, a file name or an epoch number.
 
     Raises:
         RunError: if there is no such checkpoint.
@@ -66,8 +66,12 @@ def checkpoint_to_fork(run: RunDir, which: str) -> Path:
     """
     if which in ("best", "last"):
         return _best(run) if which == "best" else find_newest_checkpoint(run)
+    if which.endswith(".ckpt"):
+        return _check_exists(run, run.checkpoints / which)
     if not which.isdecimal():
-        raise UserError(f"--fork {run.path}@{which}: write @best, @last or @ followed by an epoch number")
+        raise UserError(
+            f"--fork {run.path}@{which}: write @best, @last, or @ followed by an epoch number or a file in checkpoints/"
+        )
     of_epoch = {
         trained - 1: file for file in sort_by_age(_resumable_checkpoints(run)) if (trained := epochs_in(read(file))[1])
     }

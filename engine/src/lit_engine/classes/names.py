@@ -31,6 +31,8 @@ from lit_engine.errors import CheckpointError, UserError
 from lit_engine.project import current, find_package_folder
 
 LIBRARY = "lit_engine"
+# A class of Lightning has the same name as this class of torch.
+IN_TORCH = {"ReduceLROnPlateau": "torch.optim.lr_scheduler.ReduceLROnPlateau"}
 Made = TypeVar("Made")
 
 # As in jsonargparse 5, reject modules that can run programs, such as `os`.
@@ -71,7 +73,7 @@ def resolve_class_name(name: str) -> str:
     # If several classes have the same name, use the class whose path was given.
     paths = [path for path in paths if path in (name, f"{own}.{rest}")] or paths
     if len(paths) != 1 or (other and (not package.isidentifier() or package in sys.modules or find_spec(package))):
-        return name
+        return IN_TORCH.get(name, name)
     if other:
         _note(package)
     return paths[0]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import cached_property
+from numbers import Number
 from pathlib import Path
 from pkgutil import resolve_name
 from textwrap import shorten
@@ -21,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 import yaml
 from jsonargparse import Namespace
+from jsonargparse.typing import register_type
 from lightning.pytorch import LightningDataModule, LightningModule, seed_everything
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies import StrategyRegistry
@@ -55,6 +57,20 @@ STOPPING_MODE = re.compile(r"trainer\.callbacks(\.\w*EarlyStopping(\[\d+\])?)?\.
 
 # Some of Lightning's arguments are annotated as `str`, but their default is a member of an Enum.
 yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, value: dumper.represent_data(value.value))
+
+
+def _to_number(value: Any) -> Any:
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return int(value)
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, Number):
+        raise ValueError(f"{value!r} is not a number")
+    return value
+
+
+# torchvision annotates some arguments as `Number`, which jsonargparse cannot write to a config.
+register_type(Number, serializer=lambda value: value, deserializer=_to_number)
 
 # Options that a run's config.yaml omits, because they do not describe the run itself.
 NOT_IN_CONFIG = (*(option.name for option in OPTIONS if not option.is_recorded), "ckpt_path", "config")

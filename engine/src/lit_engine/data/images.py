@@ -3,6 +3,7 @@
 import os
 import struct
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple
@@ -58,7 +59,8 @@ def transform_with_masks(transforms: nn.Sequential, images: Tensor, masks: Tenso
     Mask values are -1 (unknown) for pixels from outside the original image, for example after a rotation.
 
     Raises:
-        DataError: if a transform does not support masks. The masks would no longer match the images.
+        DataError: if a transform does not support masks, which would no longer match the images, or would fill masks
+            with a class.
     """
     from torchvision.transforms import v2
     from torchvision.tv_tensors import Image as OfImage
@@ -67,6 +69,12 @@ def transform_with_masks(transforms: nn.Sequential, images: Tensor, masks: Tenso
     steps: list[Any] = [step.transform if isinstance(step, PerSample) else step for step in transforms]
     if wrong := [type(step).__name__ for step in steps if not isinstance(step, v2.Transform)]:
         raise DataError(f"{wrong[0]} cannot transform masks: use torchvision.transforms.v2")
+    for step in chain.from_iterable((step, *getattr(step, "transforms", ())) for step in steps):
+        if fill := getattr(step, "fill", None):
+            name = type(step).__name__
+            raise DataError(
+                f"{name} with fill={fill} would also fill masks: remove fill, so that these pixels are unknown"
+            )
     # torchvision fills masks with 0, so mask values are shifted by 1 during the transforms.
     pairs = [(OfImage(image), Mask(mask + 1)) for image, mask in zip(images, masks, strict=True)]
     for step in steps:

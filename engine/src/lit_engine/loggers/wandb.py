@@ -136,13 +136,14 @@ class WandbLogger(LightningWandbLogger):
     @rank_zero_only
     @guard
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Log metrics. A separate evaluation, for which Lightning passes step 0, is logged at the run's last step."""
+        """Log metrics. A separate evaluation, for which `command` is None, is logged at the run's last step."""
         if self._experiment is None:
             self._start()
-        self._resend_rows(before=step or math.inf)
-        if not step and (rows := RunDir(self.folder).history()[1]):
+        evaluates = self.command is None
+        self._resend_rows(before=math.inf if evaluates or step is None else step)
+        if evaluates and (rows := RunDir(self.folder).history()[1]):
             step = max(int(row["step"]) for row in rows)
-            metrics = {name: value for name, value in metrics.items() if name != "epoch" or not step}
+            metrics = {name: value for name, value in metrics.items() if name != "epoch"}
         super().log_metrics(metrics, step)
         validated = {name: value for name, value in metrics.items() if get_stage(name) == "val" and not is_detail(name)}
         if validated:

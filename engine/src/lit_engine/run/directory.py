@@ -328,7 +328,17 @@ class RunDir:
 
     def record(self, section: str, values: Mapping[str, Any]) -> None:
         """Replace one section of metrics.json."""
-        write_text(self.path / "metrics.json", json.dumps({**self.metrics(), section: dict(values)}, indent=2) + "\n")
+        self._write_metrics({**self.metrics(), section: dict(values)})
+
+    def drop_evaluations(self) -> None:
+        """Remove the sections `validate` and `test` from metrics.json when training continues."""
+        sections = self.metrics()
+        kept = {name: values for name, values in sections.items() if name not in ("validate", "test")}
+        if kept != sections:
+            self._write_metrics(kept)
+
+    def _write_metrics(self, sections: Mapping[str, Any]) -> None:
+        write_text(self.path / "metrics.json", json.dumps(sections, indent=2) + "\n")
 
 
 def _convert_column(texts: Sequence[str]) -> Sequence[Any]:

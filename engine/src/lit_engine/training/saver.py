@@ -252,9 +252,10 @@ class Saver(Callback):
         self._trained = True
         self._seed(trainer, "epoch")
         number, due = self._agree(trainer)
-        every = self.checkpoint and self.checkpoint.every_n_epochs
-        if number or due or (every and trainer.current_epoch % every == 0):
-            self._save_epoch(trainer)
+        every: int = getattr(self.checkpoint, "every_n_epochs", 0)
+        is_scheduled = every > 0 and trainer.current_epoch % every == 0
+        if number or due or is_scheduled:
+            self._save_epoch(trainer, keep=is_scheduled)
         if number:
             raise Interrupted(number)
 
@@ -415,9 +416,9 @@ class Saver(Callback):
         self._moment = ""
         self._saved_at, self._saved = monotonic(), now
 
-    def _save_epoch(self, trainer: Trainer) -> None:
+    def _save_epoch(self, trainer: Trainer, keep: bool = True) -> None:
         self._save(trainer, "epoch")
-        if self.checkpoint is not None:
+        if self.checkpoint is not None and keep:
             self.checkpoint.keep_epoch(trainer)
 
     def _save_within_validation(self, trainer: Trainer, pl_module: LightningModule) -> bool:

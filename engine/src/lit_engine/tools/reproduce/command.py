@@ -115,7 +115,8 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
     words = [str(python), "-m", current().name, "fit", f"--config={run.config_file.absolute()}"]
     words += [f"--runs_dir={FOLDER}", f"--run_name={again.path.name}"]
     if fork:
-        words.append(f"--fork={source}@{'last' if fork['checkpoint'] == 'last.ckpt' else fork['epochs'] - 1}")
+        is_kept = (RunDir(source).checkpoints / fork["checkpoint"]).is_file()
+        words.append(f"--fork={source}@{fork['checkpoint'] if is_kept else fork['epochs'] - 1}")
     if entry["init_from"]:
         words += [f"--init_from={entry['init_from']}", f"--init_prefixes={json.dumps(entry['init_prefixes'])}"]
     if run.config().get("trainer", {}).get("logger"):

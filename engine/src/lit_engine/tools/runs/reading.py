@@ -79,7 +79,7 @@ class Run:
                 started=times[0] if times else datetime.fromtimestamp(path.stat().st_mtime, UTC),
                 seconds=sum(took) if took else math.nan,
                 options=options,
-                facts=_facts(last, test),
+                facts=_facts(last, fit, test),
                 monitor=monitor,
                 maximize=maximize,
                 headline=last.get("headline"),
@@ -208,11 +208,15 @@ def parts_of(section: Mapping[str, Any]) -> dict[str, Numbers]:
     return found
 
 
-def _facts(entry: Mapping[str, Any], test: Mapping[str, Any]) -> dict[str, str]:
+def _facts(entry: Mapping[str, Any], fit: Mapping[str, Any], test: Mapping[str, Any]) -> dict[str, str]:
     git = entry.get("git") or {}
     commit = {"commit": git["commit"][:9] + (" dirty" if git.get("dirty") else "")} if "commit" in git else {}
     versions = {name: str(version) for name, version in entry.get("versions", {}).items()}
     processes = {"processes": str(entry["processes"])} if "processes" in entry else {}
     devices = {"devices": ", ".join(entry["devices"])} if "devices" in entry else {}
-    tested = {"tested": "; ".join(test.get("changed", [])) or "as trained"} if test else {}
+    changes = list(test.get("changed", []))
+    best, used = (Path(name).name for name in (fit.get("best_checkpoint") or "", test.get("checkpoint") or ""))
+    if best and used and best != used:
+        changes.append(f"checkpoint {used}")
+    tested = {"tested": "; ".join(changes) or "as trained"} if test else {}
     return {**commit, **versions, **processes, **devices, **tested}

@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 import threading
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,8 @@ class Predictor:
 
     def _rows(self, file: Path, sample: bytes) -> list[dict[str, Any]]:
         if self.kind == "text":
-            return [self.task.answer_text(sample.decode(errors="replace"))]
+            answer = self.task.answer_text(sample.decode(errors="replace"))
+            return [dict(answer) if isinstance(answer, Mapping) else {"answer": answer}]
         shutil.rmtree(self.folder / "predictions", ignore_errors=True)  # delete files of the previous sample
         file.write_bytes(sample)
         self.seen = None
