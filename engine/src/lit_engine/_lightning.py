@@ -319,13 +319,17 @@ def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
 
     Args:
         loops: state of the fit loop.
-        moment: when the checkpoint is saved (`epoch`, `step`, `repeat`, `validation` or `validated`).
+        moment: when the checkpoint is saved (`epoch`, `step`, `repeat`, `validation` or `validated`). If it is empty,
+            another callback saves the checkpoint after a validation, which may have repeated an unfinished one.
     """
+    validations = loops["epoch_loop.val_loop.batch_progress"]
+    validation = validations["total"]
+    if not moment:
+        validation.update(dict.fromkeys(validation, validation["processed"]))
+        return
     cleared = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["zero_grad"]
     for counts in cleared.values():  # Lightning never reads these counts, but they differ after resuming
         counts.update(dict.fromkeys(counts, 0))
-    validations = loops["epoch_loop.val_loop.batch_progress"]
-    validation = validations["total"]
     validation.update(dict.fromkeys(validation, min(validation["processed"], 1)))  # see `has_validated`
     validations["current"], validations["is_last_batch"] = dict.fromkeys(validation, 0), False
     if moment == "epoch":  # Lightning counts the next epoch before calling its start hooks
@@ -377,6 +381,14 @@ def logged_values(trainer: Trainer) -> dict[str, Tensor]:
         if isinstance(value, Tensor):
             found[results._forked_name(item, on_step=False)[0]] = value
     return found
+
+
+def logged_metrics(trainer: Trainer) -> list[str]:
+    """Return the names of the metric objects that the current stage has logged. Lightning 1.2 added this API."""
+    results: Any = trainer._results
+    return [
+        item.meta.metric_attribute for item in results.values() if item.meta.metric_attribute and not item.has_reset
+    ]
 
 
 def log_step(trainer: Trainer) -> None:

@@ -19,6 +19,7 @@ from jsonargparse import Namespace
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
+    LambdaCallback,
     LearningRateFinder,
     ModelCheckpoint,
     ProgressBar,
@@ -199,8 +200,15 @@ class Session:
             print_once(f"resuming from {self.checkpoint}")
         elif options.init_from:
             weights = weights_of(options.init_from)
-            found = warm_start(model, weights, options.init_prefixes, options.init_strict)
-            print_once(f"weights from {weights}:\n{found}")
+
+            def load() -> None:
+                found = warm_start(model, weights, options.init_prefixes, options.init_strict)
+                print_once(f"weights from {weights}:\n{found}")
+
+            if adds_weights_later(model, trainer.callbacks):  # type: ignore[attr-defined]
+                trainer.callbacks.append(LambdaCallback(on_fit_start=lambda *_: load()))  # type: ignore[attr-defined]
+            else:
+                load()
 
     def _train(self, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
         """Train to completion, or set `again` if memory runs out.

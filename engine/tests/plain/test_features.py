@@ -5,6 +5,7 @@ import json
 import re
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from metric_objects import Classifier, Data
 from test_plain import KINDS, command, sections_of
 from torch.utils.data import DataLoader, TensorDataset
 
-from helpers import run_in
+from helpers import differences, run_in
 from lit_engine.callbacks import figures, progress
 from lit_engine.checkpoints.io import read
 from lit_engine.run.metric_names import strip_stage
@@ -211,6 +212,87 @@ class Shared(Mean):
         if self.arrays:
             return {"prediction": [np.arange(1200) for _ in batch[0]]}
         return [torch.stack([value, value + 1, value + 2]) for value in batch[0]]
+
+
+class Stepwise(Mean):
+    def validation_step(self, batch, batch_idx):
+        self.log("seen", batch[0].mean(), on_step=True, on_epoch=True)
+
+
+def test_validation_metrics_logged_per_step_are_not_recorded_as_training_metrics(lit):
+    run = lit("fit --model=test_features.Stepwise --data=test_features.Three --epochs 1").run
+    fit = json.loads((run / "metrics.json").read_text())["fit"]
+    assert {name: fit[name] for name in fit if "seen" in name} == {"val/seen": 3.0}
+
+
+class InputsByName(NamedTuple):
+    value: torch.Tensor
+    target: torch.Tensor
+    scale: torch.Tensor
+
+
+class Scaled(Mean):
+    """Returns the inputs of its `forward`, which are not the first elements of the batch."""
+
+    def forward(self, value, scale):
+        return torch.stack([value, scale], dim=1)
+
+    def training_step(self, batch, batch_idx):
+        return 0 * self.mean
+
+    def validation_step(self, batch, batch_idx):
+        pass
+
+
+class ScaledData(Three):
+    def train_dataloader(self):
+        return DataLoader([InputsByName(*torch.tensor([n, 10.0 * n, 100.0 * n])) for n in range(3)], batch_size=2)
+
+    val_dataloader = test_dataloader = train_dataloader
+
+
+def test_the_inputs_of_forward_are_fields_of_a_named_tuple(lit):
+    run = lit("fit --model=test_features.Scaled --data=test_features.ScaledData --epochs 1").run
+    assert lit(f"predict {run}").status == 0
+    rows = [[float(value) for value in row.values()] for row in rows_of(next((run / "predictions").glob("*.csv")))]
+    assert rows == [[n, n, 100 * n] for n in range(3)]
+
+
+class LateLayers(Mean):
+    """Creates layers in `setup` or `configure_model`."""
+
+    def __init__(self, in_setup: bool = True):
+        super().__init__()
+        self.in_setup, self.layer = in_setup, None
+
+    def create(self):
+        if self.layer is None:
+            self.layer = torch.nn.Linear(1, 1)
+
+    def setup(self, stage):
+        if self.in_setup:
+            self.create()
+
+    def configure_model(self):
+        self.create()
+
+    def training_step(self, batch, batch_idx):
+        return (self.layer(batch[0][:, None]) - self.mean).pow(2).mean()
+
+
+@pytest.mark.parametrize("in_setup", ["true", "false"])
+def test_layers_created_by_hooks_are_forked_and_initialized(lit, in_setup):
+    model = f"--model=test_features.LateLayers --model.in_setup={in_setup} --data=test_features.Three"
+    whole = lit(f"fit {model} --epochs 4 --name whole").run
+    part = lit(f"fit {model} --epochs 2 --name part").run
+    fork = lit(f"fit --fork {part} --epochs 4 --name fork")
+    assert fork.status == 0, fork.err
+    assert differences(whole, fork.run) == []
+    initialized = lit(
+        f"fit {model} --init_from {whole}/checkpoints/last.ckpt --trainer.limit_train_batches=1 --epochs 1"
+    )
+    assert "  loaded: 3\n" in initialized.out
+    assert "missing" not in initialized.out
 
 
 class SharedData(ThreeWithTest):

@@ -709,6 +709,23 @@ def test_default_arguments_may_be_objects_that_the_config_omits(lit, unusual):
     assert lit(f"test {run}").status == 0
 
 
+@pytest.mark.parametrize(("options", "stop"), [
+    ("save_on_train_epoch_end: true", 0), ("save_on_train_epoch_end: false", 0), ("save_on_train_epoch_end: false", 4),
+    ("every_n_train_steps: 5", 4),
+])  # fmt: skip
+def test_a_fork_of_the_best_checkpoint_matches_its_parent(lit, monkeypatch, options, stop):
+    """The first validation is the best. The parent may have been stopped and resumed during this validation."""
+    best = f"{{class_path: ModelCheckpoint, init_args: {{monitor: val_loss, mode: max, {options}}}}}"
+    fit = "fit --model=metric_objects.Classifier --data=metric_objects.Data --trainer.max_epochs=2"
+    with monkeypatch.context() as patch:
+        at_call(patch, Classifier, "validation_step", stop, signal.SIGTERM)  # the first two are the sanity check
+        run = lit(fit, [f"--trainer.callbacks=[{best}]"]).run
+    assert lit(f"fit {run}").status == 0
+    fork = lit(f"fit --fork {run}@best")
+    assert fork.status == 0, fork.err
+    assert differences(run, fork.run) == []
+
+
 @pytest.mark.parametrize("options", ["", "--trainer.val_check_interval=5"])
 def test_resuming_from_an_interrupted_validation_can_disable_validation(lit, monkeypatch, options):
     fit = f"fit --model=metric_objects.Classifier --data=metric_objects.Data --trainer.max_epochs=2 {options}"

@@ -311,9 +311,9 @@ class RunRecord(Callback):
         names = [
             name
             for name in metrics
-            if (stage := split_stage(name)[0]) == "train"
+            if (parts := split_stage(name))[0] == "train"
             or name in self._logged
-            or (not stage and recorded_name(name, "val") not in self._validated)
+            or (not parts[0] and not {f"val/{name}", f"val/{parts[1]}"} & self._validated.keys())
         ]
         # Lightning adds NAME_step and NAME_epoch to a metric that is logged both per step and per epoch
         single = [name for name in names if (plain := INTERVAL.sub("", name)) == name or plain not in names]

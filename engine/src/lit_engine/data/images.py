@@ -3,7 +3,6 @@
 import os
 import struct
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple
@@ -59,8 +58,7 @@ def transform_with_masks(transforms: nn.Sequential, images: Tensor, masks: Tenso
     Mask values are -1 (unknown) for pixels from outside the original image, for example after a rotation.
 
     Raises:
-        DataError: if a transform does not support masks, which would no longer match the images, or would fill masks
-            with a class.
+        DataError: if a transform does not support masks. The masks would no longer match the images.
     """
     from torchvision.transforms import v2
     from torchvision.tv_tensors import Image as OfImage
@@ -69,18 +67,15 @@ def transform_with_masks(transforms: nn.Sequential, images: Tensor, masks: Tenso
     steps: list[Any] = [step.transform if isinstance(step, PerSample) else step for step in transforms]
     if wrong := [type(step).__name__ for step in steps if not isinstance(step, v2.Transform)]:
         raise DataError(f"{wrong[0]} cannot transform masks: use torchvision.transforms.v2")
-    for step in chain.from_iterable((step, *getattr(step, "transforms", ())) for step in steps):
-        if fill := getattr(step, "fill", None):
-            name = type(step).__name__
-            raise DataError(
-                f"{name} with fill={fill} would also fill masks: remove fill, so that these pixels are unknown"
-            )
-    # torchvision fills masks with 0, so mask values are shifted by 1 during the transforms.
-    pairs = [(OfImage(image), Mask(mask + 1)) for image, mask in zip(images, masks, strict=True)]
+    # Transforms also fill masks. Filled pixels are those at which two different masks become equal.
+    samples = [
+        (OfImage(image), *(Mask(one) for one in (mask, torch.zeros_like(mask), torch.ones_like(mask))))
+        for image, mask in zip(images, masks, strict=True)
+    ]
     for step in steps:
-        pairs = [step(*pair) for pair in pairs]
-    images, masks = (torch.stack(values) for values in zip(*pairs, strict=True))
-    return images, masks - 1
+        samples = [step(*sample) for sample in samples]
+    images, masks, zeros, ones = (torch.stack(values) for values in zip(*samples, strict=True))
+    return images, masks.where(zeros != ones, -1)
 
 
 class ImageBatch(NamedTuple):

@@ -20,6 +20,7 @@ from lit_engine.distributed.processes import is_first, print_once, warn_once
 from lit_engine.errors import CheckpointError, UserError
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.options import iterate_changes
+from lit_engine.training.plain import adds_weights_later
 from lit_engine.training.schedules import lengths_in, steps_of_epochs
 from lit_engine.training.task import Task
 
@@ -74,6 +75,21 @@ class Fork(Callback):
             content.pop("batches", None)
             if "samples" in (state := content.get(type(data).__qualname__, {})):
                 state["may_change"] = True
+        if not adds_weights_later(model, callbacks):
+            self._load_weights(model)
+            return
+        hook = model.on_load_checkpoint
+
+        def on_load_checkpoint(checkpoint: dict[str, Any]) -> None:
+            """Match the weights when all layers exist, just before Lightning loads them."""
+            del model.on_load_checkpoint
+            hook(checkpoint)
+            self._load_weights(model)
+
+        model.on_load_checkpoint = on_load_checkpoint  # type: ignore[method-assign]
+
+    def _load_weights(self, model: LightningModule) -> None:
+        content = self.content
         weights = warm_start(model, self.checkpoint, content=content)
         if not getattr(model, "strict_loading", True):  # the checkpoint may omit frozen weights
             weights = replace(weights, missing=[], unexpected=[])

@@ -19,13 +19,15 @@ LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dat
 def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
     """Return a dict from the argument names of `forward` to tensors in the batch.
 
-    In a tuple or list, the inputs are the first elements. In a dict, the keys are the argument names. If the batch is a
-    tensor, this tensor is the only input.
+    In a dict or NamedTuple, inputs have the names of the arguments. In other tuples and lists, and in a NamedTuple with
+    other names, the inputs are the first elements. If the batch is a tensor, this tensor is the only input.
 
     Raises:
         UserError: if there is no `forward`, or the batch does not contain a tensor for each argument.
     """
     needed = _arguments_of(module)
+    if set(needed) <= set(getattr(batch, "_fields", ())):
+        batch = batch._asdict()
     if isinstance(batch, Mapping):
         found = {name: batch[name] for name in needed if name in batch}
     else:

@@ -241,7 +241,8 @@ class Saver(Callback):
                 f"the run was stopped mid-epoch. An epoch had {self._batches} batches, but now has {now}. "
                 "Resume the run with its original data, batch size and number of devices"
             )
-        if not all(hasattr(loader, "state_dict") for loader in CombinedLoader(trainer.train_dataloader).flattened):
+        loaders = [] if trainer.is_last_batch else CombinedLoader(trainer.train_dataloader).flattened
+        if not all(hasattr(loader, "state_dict") for loader in loaders):
             print_once("warning: the dataloader cannot resume mid-epoch, so it returns its first batches again")
 
     def _defer(self) -> None:
@@ -442,6 +443,8 @@ class Saver(Callback):
         own: dict[str, Any] = {"logged": _lightning.logged_so_far(trainer), "states": states}
         if self._moment == "cut short":
             own = {**self._cut}
+        elif not self._moment and (trainer.validating or _lightning.is_between_epochs(trainer)):
+            own["ended"] = _lightning.logged_metrics(trainer)  # Lightning resets them after saving
         if trainer.world_size > 1 and not pl_module.automatic_optimization:  # DDP then does not broadcast buffers
             own["buffers"] = {
                 f"{name}.{key}": buffer.cpu()
@@ -463,7 +466,7 @@ class Saver(Callback):
         if self._moment == "cut short":
             checkpoint["loops"]["fit_loop"] = self._counters
             checkpoint["ended"] = {"steps": _lightning.logged_steps(trainer), "epochs": trainer.current_epoch}
-        elif self._moment:
+        else:
             _lightning.set_loop_counters(checkpoint["loops"]["fit_loop"], self._moment)
         checkpoint["precedes_plateau"] = self._moment == "step"
 
@@ -476,9 +479,12 @@ class Saver(Callback):
         if trainer.state.fn == "fit" and len(shares) == trainer.world_size:
             self._logged = shares[rank]["logged"]
             self._saved_states = shares[rank]["states"]
-            _lightning.restore_metric_states(
-                pl_module, self._saved_states
-            )  # a tracker needs all its metrics to load a state dict
+            # a tracker needs all its metrics to load a state dict
+            _lightning.restore_metric_states(pl_module, self._saved_states)
+            if ended := shares[rank].get("ended"):
+                for name in ended:
+                    pl_module.get_submodule(name).reset()  # type: ignore[operator]
+                self._saved_states = _lightning.metric_states(pl_module)
             self._buffers = shares[rank].get("buffers", {})
         self._batches, self._accumulation = checkpoint.get("batches"), checkpoint.get("accumulation")
         self._accumulated = checkpoint.get("gradients", {})
