@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 from jsonschema import Draft7Validator
 from jsonschema.exceptions import best_match
@@ -14,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml")) + sorted((ROOT / "configs" / "overlays").glob("*.yaml"))
 
 
+@pytest.mark.slow
 def test_every_config_and_overlay_is_valid(tmp_path):
     file = tmp_path / "schema.json"
     assert main(["schema", f"--output={file}"]) == 0

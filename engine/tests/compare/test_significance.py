@@ -167,6 +167,15 @@ def test_multilabel_scores_match_scikit_learn(make_run, say):
     assert first_score(say, "f1") == pytest.approx(metrics.f1_score(true, found[0], average="macro"))
 
 
+def test_labels_that_never_occur_count_as_zero_in_f1(make_run, say):
+    """As in scikit-learn and torchmetrics."""
+    for name in "ab":
+        header = "index,labels,target,probability/x,probability/y,probability/z"
+        write(make_run(name), header, ["0,x;y,x,0.9,0.6,0.1", "1,y,y,0.2,0.8,0.1"])
+    expected = metrics.f1_score([[1, 0, 0], [0, 1, 0]], [[1, 1, 0], [0, 1, 0]], average="macro", zero_division=0)
+    assert first_score(say, "f1") == pytest.approx(expected)
+
+
 def test_segmentation_scores_match_scikit_learn(make_run, say):
     rng = np.random.default_rng(3)
     true = rng.integers(-1, 3, size=(8, 30))  # -1: unlabelled

@@ -43,10 +43,12 @@ def test_resuming_a_finished_run_reports_nothing_to_do_and_changes_nothing(lit, 
     assert "best checkpoint" not in lit(f"fit --run {trained}").out
 
 
-def test_continuing_a_tested_run_drops_its_test_metrics_and_tests_it_again_on_request(lit):
+def test_continuing_a_tested_run_drops_its_test_results_and_tests_it_again_on_request(lit):
     run = lit(f"fit -c configs/quickstart.yaml {TINY} --model.schedulers=null --epochs 1 --test_after_fit=true").run
     first = json.loads((run / "metrics.json").read_text())["test"]
+    assert lit(f"predict {run}").status == 0
     assert lit(f"fit {run} --epochs 3 --test_after_fit=false").status == 0
+    assert not list((run / "predictions").iterdir())
     assert json.loads((run / "metrics.json").read_text()).keys() == {"fit"}
     again = lit(f"fit {run} --test_after_fit=true")
     assert "nothing to do" in again.out

@@ -331,11 +331,13 @@ class RunDir:
         self._write_metrics({**self.metrics(), section: dict(values)})
 
     def drop_evaluations(self) -> None:
-        """Remove the sections `validate` and `test` from metrics.json when training continues."""
+        """Remove metrics and predictions of the validation and test splits when training continues."""
         sections = self.metrics()
         kept = {name: values for name, values in sections.items() if name not in ("validate", "test")}
         if kept != sections:
             self._write_metrics(kept)
+        for file in (self.path / "predictions").glob("test.*"):
+            file.unlink()
 
     def _write_metrics(self, sections: Mapping[str, Any]) -> None:
         write_text(self.path / "metrics.json", json.dumps(sections, indent=2) + "\n")

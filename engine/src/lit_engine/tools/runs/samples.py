@@ -165,6 +165,11 @@ def _mean(values: Sequence[Floats], root: bool = False, is_binary: bool = False)
 
 
 def _classes(kind: str, a: Table, b: Table) -> Samples:
+    """Return the statistics of accuracy, mean F1 or mean IoU. A class without samples and predictions is ignored.
+
+    However, the F1 of such a label in sets of labels is 0, as in scikit-learn and torchmetrics.
+    """
+    known = [] if "prediction" in a.names else [n.partition("/")[2] for n in a.names if n.startswith("probability/")]
     pixels = [name.partition("/")[2] for name in a.names if name.startswith("hits/")]
     if pixels:
         stats = [np.concatenate([table.numbers([f"{what}/{name}" for name in pixels])
@@ -174,7 +179,7 @@ def _classes(kind: str, a: Table, b: Table) -> Samples:
         if kind == "accuracy":
             hits = [np.array([p == t for p, t in zip(*both, strict=True)], float) for both in labels]
             return _mean(hits, is_binary=True)
-        names = sorted({name for both in labels for sets in both for found in sets for name in found})
+        names = sorted({*known, *(name for both in labels for sets in both for found in sets for name in found)})
         stats = []
         for predicted, true in labels:
             hot = [np.array([[name in found for name in names] for found in sets], float) for sets in (predicted, true)]
@@ -185,6 +190,8 @@ def _classes(kind: str, a: Table, b: Table) -> Samples:
         if kind == "accuracy":
             return hits.sum(axis=-1) / true.sum(axis=-1)
         either = predicted + true
+        if kind == "f1" and known:
+            return (2 * hits / np.maximum(either, 1)).mean(axis=-1)
         return _mean_ratio(2 * hits, either) if kind == "f1" else _mean_ratio(hits, either - hits)
 
     return Samples(stats, score, [score(rows) for rows in stats])

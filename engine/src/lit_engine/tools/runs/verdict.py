@@ -112,7 +112,8 @@ def _by_samples(metric: str, a: Run, b: Run) -> Finding:
         known = run.metrics.get(counterpart(name, "test", run.metrics) or "")
         if known is not None and abs(known - value) > 1e-4 * max(abs(known), abs(value)):
             notes.append(f"warning: {name} is {number(known)} in {run.path}/metrics.json, but {number(value)} in the "
-                         f"predictions: run `{program()} predict {quote(str(run.path))}` again")  # fmt: skip
+                         f"predictions: run `{program()} predict {quote(str(run.path))}` again, unless the task "
+                         "computes the metric differently")  # fmt: skip
     won = [indices[place] for place in order[::-1] if gains[place] > 0]
     lost = [indices[place] for place in order if gains[place] < 0]
     return Finding(name, str(a.path), str(b.path), outcome, "samples", lower, notes, (first, second), won, lost)
