@@ -4,25 +4,20 @@ Normally, `import torchmetrics` loads all metrics, which import torchvision, tra
 installed. These imports take half of Lightning's startup time.
 """
 
+import ast
 import logging
 import sys
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from typing import Any
 
-# Modules that are quickly imported, and contain most of the packages' names.
-SEARCHED = {
-    "torchmetrics": ("metric", "collections", "aggregation", "classification", "regression", "wrappers"),
-    "torchmetrics.functional": ("classification", "regression"),
-}
-
 
 def import_lazily() -> None:
-    """Make `import torchmetrics` return immediately. Submodules are imported on first use.
+    """Make `import torchmetrics` return immediately. Submodules and metrics are imported on first use.
 
-    A name that is not in a `SEARCHED` module loads the whole package. An already imported package is not changed. This
-    requires torchmetrics 1.0.
+    An already imported package is not changed. This requires torchmetrics 1.0.
     """
     if "torchmetrics" not in sys.modules:
         package = _lazy_package("torchmetrics")
@@ -32,21 +27,36 @@ def import_lazily() -> None:
 
 
 def _lazy_package(name: str) -> Any:
-    """Add a package to `sys.modules` that runs its `__init__.py` only if an attribute cannot be found otherwise."""
+    """Add a package to `sys.modules` that runs the import statements of its `__init__.py` on first use.
+
+    The whole file runs only if some other variable of the file is used.
+    """
     spec = find_spec(name)
     assert spec is not None
-    assert spec.loader is not None
-    run, package = spec.loader.exec_module, module_from_spec(spec)
+    loader: Any = spec.loader
+    run, package = loader.exec_module, module_from_spec(spec)
+
+    @cache
+    def imports() -> tuple[str, dict[str, tuple[str, str]]]:
+        """Return the source code, and map each imported name to its module and its name in this module."""
+        source = loader.get_source(name)
+        found = [
+            node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom) and node.module != name
+        ]
+        return source, {one.asname or one.name: (str(node.module), one.name) for node in found for one in node.names}
 
     def find(attribute: str) -> Any:
-        if attribute.startswith("__"):
+        if attribute.startswith("__") and attribute != "__all__":
             raise AttributeError(attribute)
         if find_spec(f"{name}.{attribute}"):
             return import_module(f"{name}.{attribute}")
-        import_module("torchmetrics.utilities")  # first, because the modules import each other
-        for module in SEARCHED[name]:
-            if hasattr(found := import_module(f"{name}.{module}"), attribute):
-                return getattr(found, attribute)
+        source, names = imports()
+        if attribute in names:
+            import_module("torchmetrics.utilities")  # first, because the modules import each other
+            module, original = names[attribute]
+            return getattr(import_module(module), original)
+        if attribute not in source:
+            raise AttributeError(attribute)
         vars(package).pop("__getattr__", None)
         run(package)
         return getattr(package, attribute)
