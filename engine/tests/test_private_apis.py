@@ -141,6 +141,14 @@ def test_loop_state_and_set_loop_counters(fit):
     assert state["epoch_progress"]["current"]["completed"] == 1
 
 
+def test_restore_progress(fit, trainer):
+    state = fit({"": _lightning.loop_state})[0][""]
+    evaluation = trainer()
+    _lightning.restore_progress(evaluation, {"loops": {"fit_loop": state}})
+    evaluation.validate(Module(), verbose=False)
+    assert (evaluation.current_epoch, evaluation.global_step) == (1, 6)
+
+
 class Positions(Callback):
     """Callback that collects `epochs_in` for a checkpoint saved at each hook."""
 

@@ -344,6 +344,12 @@ def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
         validation.update(ready=validation["processed"] + 1, started=validation["processed"] + 1)
 
 
+def restore_progress(trainer: Trainer, checkpoint: dict[str, Any]) -> None:
+    """Set the step and the epoch before an evaluation, for loggers and modules. Lightning 1.5 added this API."""
+    if counters := checkpoint.get("loops", {}).get("fit_loop"):
+        trainer.fit_loop.load_state_dict(counters)
+
+
 def set_batch_counters(trainer: Trainer) -> None:
     """Set this epoch's batch counters to the loader's position, after resuming with a different batch size."""
     batches: Any = trainer.fit_loop.epoch_loop.batch_progress

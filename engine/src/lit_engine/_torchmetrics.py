@@ -29,7 +29,7 @@ def import_lazily() -> None:
 def _lazy_package(name: str) -> Any:
     """Add a package to `sys.modules` that runs the import statements of its `__init__.py` on first use.
 
-    The whole file runs only if some other variable of the file is used.
+    The whole file is executed only if any other variable in it is accessed.
     """
     spec = find_spec(name)
     assert spec is not None
@@ -38,7 +38,7 @@ def _lazy_package(name: str) -> Any:
 
     @cache
     def imports() -> tuple[str, dict[str, tuple[str, str]]]:
-        """Return the source code, and map each imported name to its module and its name in this module."""
+        """Return the source code and a dict that maps each imported name to its module and its name in that module."""
         source = loader.get_source(name)
         found = [
             node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom) and node.module != name

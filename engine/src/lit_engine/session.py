@@ -28,7 +28,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.plugins.io import CheckpointIO
 from torch.nn.parameter import is_lazy
 
-from lit_engine._lightning import NoProfiler, attach_callbacks, reconfigure
+from lit_engine._lightning import NoProfiler, attach_callbacks, reconfigure, restore_progress
 from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.callbacks.progress import ProgressLines, TerminalProgress
 from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, format_metrics, get_headline_metric
@@ -343,8 +343,7 @@ class Session:
                 use_trained_weights(content, trainer.callbacks)  # type: ignore[attr-defined]
             else:
                 print_once(f"checkpoint: {self.checkpoint}")
-                if progress := content.get("loops", {}).get("fit_loop"):  # loggers and modules use the step and epoch
-                    trainer.fit_loop.load_state_dict(progress)
+                restore_progress(trainer, content)
                 if self.existing_run and self.command != "predict":
                     different += changed_evaluation(self.run.path, self.cli.plain)
                 self.record.changed = different

@@ -92,7 +92,7 @@ def test_options_changed_between_training_and_test_are_shown(make_run):
     assert [row.facts("tested") for row in found.rows] == [["as trained"], ["beam_size was 3 in training and is 1"]]
 
 
-def test_a_test_of_a_different_checkpoint_is_shown(make_run):
+def test_compare_shows_if_a_different_checkpoint_was_tested(make_run):
     make_run("a"), make_run("b", test={"checkpoint": "runs/x/b/checkpoints/last.ckpt"})
     assert [row.facts("tested") for row in compared().rows] == [["as trained"], ["checkpoint last.ckpt"]]
 

@@ -168,7 +168,7 @@ def test_multilabel_scores_match_scikit_learn(make_run, say):
 
 
 def test_labels_that_never_occur_count_as_zero_in_f1(make_run, say):
-    """As in scikit-learn and torchmetrics."""
+    """The result matches scikit-learn and torchmetrics."""
     for name in "ab":
         header = "index,labels,target,probability/x,probability/y,probability/z"
         write(make_run(name), header, ["0,x;y,x,0.9,0.6,0.1", "1,y,y,0.2,0.8,0.1"])

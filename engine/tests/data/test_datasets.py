@@ -122,7 +122,7 @@ def test_invalid_targets_of_loaded_samples_are_errors(wrong, message, num_worker
         list(data.train_dataloader())
 
 
-def test_images_with_an_unknown_range_are_errors():
+def test_images_with_an_unknown_range_raise_an_error():
     with pytest.raises(DataError, match="an image of the dataset cannot be used: the range of the pixel values"):
         Samples([(Image.new("F", (3, 3)), 0)], (1, 3, 3), 2)[torch.tensor([0])]
 

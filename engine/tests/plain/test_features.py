@@ -232,7 +232,7 @@ class InputsByName(NamedTuple):
 
 
 class Scaled(Mean):
-    """Returns the inputs of its `forward`, which are not the first elements of the batch."""
+    """Module whose `forward` returns its inputs, which are not the first elements of the batch."""
 
     def forward(self, value, scale):
         return torch.stack([value, scale], dim=1)
@@ -320,7 +320,7 @@ def test_predictions_may_be_a_list_of_tensors_or_arrays(lit):
 
 
 class Listing(Mean):
-    """Predicts a list with one tensor per sample. With `lengths`, their lengths differ between samples."""
+    """Predicts a list with one tensor per sample. If `lengths` is true, the tensors have different lengths."""
 
     def __init__(self, lengths: bool = False):
         super().__init__()
@@ -331,7 +331,7 @@ class Listing(Mean):
 
 
 class SixData(Three):
-    """The samples 0 to 5 in batches of 4 and 2."""
+    """Samples 0 to 5, in batches of 4 and 2."""
 
     def test_dataloader(self):
         return DataLoader(TensorDataset(torch.arange(6.0)), batch_size=4)
@@ -345,7 +345,7 @@ def test_lists_of_tensors_are_interpreted_in_the_same_way_in_all_batches(lit):
     assert rows == [[n, 10 * n, 10 * n + 1] for n in range(6)]
 
 
-def test_values_that_are_not_columns_in_all_batches_are_saved_unchanged(lit):
+def test_values_that_cannot_be_columns_in_every_batch_are_saved_unchanged(lit):
     run = lit("fit --model=test_features.Listing --model.lengths=true --data=test_features.SixData --epochs 1").run
     assert lit(f"predict {run}").status == 0
     saved = [one.tolist() for batch in torch.load(next((run / "predictions").glob("*.pt"))) for one in batch]

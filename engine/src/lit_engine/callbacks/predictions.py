@@ -186,7 +186,8 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
 def _columns_of_batches(batches: Sequence[Batch]) -> list[Columns] | None:
     """Return the predictions of a dataloader as columns, or None if a batch cannot be converted.
 
-    Lists of tensors contain one tensor per sample if this fits all batches and at least one cannot consist of columns.
+    A list of tensors is interpreted as one tensor per sample if this is possible for every batch, and at least one
+    batch cannot be interpreted as columns.
     """
     stacked = [batch.values.shape for batch in batches if batch.stacked]
     per_sample = len(stacked) == len(batches) and any(shape[1:2] != shape[:1] for shape in stacked)

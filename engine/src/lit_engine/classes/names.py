@@ -31,7 +31,7 @@ from lit_engine.errors import CheckpointError, UserError
 from lit_engine.project import current, find_package_folder
 
 LIBRARY = "lit_engine"
-# A class of Lightning has the same name as this class of torch.
+# Lightning has a class with the same name as this torch class.
 IN_TORCH = {"ReduceLROnPlateau": "torch.optim.lr_scheduler.ReduceLROnPlateau"}
 Made = TypeVar("Made")
 

@@ -67,7 +67,8 @@ def transform_with_masks(transforms: nn.Sequential, images: Tensor, masks: Tenso
     steps: list[Any] = [step.transform if isinstance(step, PerSample) else step for step in transforms]
     if wrong := [type(step).__name__ for step in steps if not isinstance(step, v2.Transform)]:
         raise DataError(f"{wrong[0]} cannot transform masks: use torchvision.transforms.v2")
-    # Transforms also fill masks. Filled pixels are those at which two different masks become equal.
+    # Transforms also fill masks. To find the filled pixels, transform two masks with different values: only filled
+    # pixels are equal afterwards.
     samples = [
         (OfImage(image), *(Mask(one) for one in (mask, torch.zeros_like(mask), torch.ones_like(mask))))
         for image, mask in zip(images, masks, strict=True)

@@ -1,4 +1,4 @@
-"""CSV reader, and base class for tabular data, which computes statistics of the training split."""
+"""CSV reader and base class for tabular data. The base class computes statistics of the training split."""
 
 import csv
 import math

@@ -30,7 +30,7 @@ class Row:
         return [run for run in self.runs if run.state == "finished"] if self.grouped else self.runs
 
     def metric(self, name: str) -> tuple[float, float, int]:
-        """Return the mean, the standard deviation (n − 1) and n of a metric. Statistics of too few values are nan."""
+        """Return the mean, standard deviation (n − 1) and n of a metric. A statistic of too few values is nan."""
         return mean_sd([run.all_metrics[name] for run in self.counted if name in run.all_metrics])
 
     def pooled_mean(self, name: str) -> tuple[float, str, float] | None:
@@ -55,7 +55,7 @@ class Row:
 
 
 def mean_sd(values: Sequence[float]) -> tuple[float, float, int]:
-    """Return the mean, the standard deviation (n − 1) and n. Statistics of too few values are nan."""
+    """Return the mean, the standard deviation (n − 1) and n. A statistic is nan if there are too few values."""
     n = len(values)
     mean = values[0] if n == 1 else sum(values) / n if n else math.nan
     return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1)) if n > 1 else math.nan, n

@@ -165,9 +165,9 @@ def _mean(values: Sequence[Floats], root: bool = False, is_binary: bool = False)
 
 
 def _classes(kind: str, a: Table, b: Table) -> Samples:
-    """Return the statistics of accuracy, mean F1 or mean IoU. A class without samples and predictions is ignored.
+    """Return the statistics of accuracy, mean F1 or mean IoU. Classes with neither samples nor predictions are ignored.
 
-    However, the F1 of such a label in sets of labels is 0, as in scikit-learn and torchmetrics.
+    For multi-label targets, however, the F1 of such a label is 0, as in scikit-learn and torchmetrics.
     """
     known = [] if "prediction" in a.names else [n.partition("/")[2] for n in a.names if n.startswith("probability/")]
     pixels = [name.partition("/")[2] for name in a.names if name.startswith("hits/")]

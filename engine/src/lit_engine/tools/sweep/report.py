@@ -87,7 +87,7 @@ def page_of(study: Study, rows: Sequence[Trial]) -> str:
 
 
 def plots(study: Study, good: Sequence[Trial]) -> list[str]:
-    """Plot the metric and its best value by trial, and against each parameter. `good` is sorted by trial number."""
+    """Plot each trial's metric and the best value so far, and the metric against each parameter."""
     metric, values = study.config.metric, [row.value for row in good]
     best = [(row.number, study.config.best(values[: n + 1])) for n, row in enumerate(good)]
 
