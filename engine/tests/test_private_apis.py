@@ -262,6 +262,22 @@ def test_attach_data(trainer):
     assert module.found == (data, made)
 
 
+@pytest.mark.parametrize("every", [0, 1, 3])
+def test_reload_in_same_epochs(trainer, every):
+    created = []
+
+    class Reloading(Module):
+        def train_dataloader(self):
+            created.append(self.trainer.current_epoch)
+            return super().train_dataloader()
+
+    fit = trainer(max_epochs=8, reload_dataloaders_every_n_epochs=every)
+    _lightning.reload_in_same_epochs(fit)
+    fit.fit_loop.epoch_progress.current.completed = fit.fit_loop.epoch_progress.current.processed = 4
+    fit.fit(Reloading())
+    assert created == {0: [4], 1: [4, 5, 6, 7], 3: [3, 6]}[every]
+
+
 def test_disable_requeue(trainer):
     made = trainer(plugins=[SLURMEnvironment()], max_epochs=1)
     _lightning.disable_requeue(made)

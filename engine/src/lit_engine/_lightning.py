@@ -104,6 +104,28 @@ def skip_batches_of_evaluation(trainer: Trainer) -> None:
     trainer._logger_connector.update_eval_step_metrics = lambda step: None  # type: ignore[method-assign]
 
 
+def reload_in_same_epochs(trainer: Trainer) -> None:
+    """Let a resumed run create its training loaders as in the last epoch with a reload.
+
+    Lightning does not save this epoch. If `reload_dataloaders_every_n_epochs` is 2 and the run resumes in epoch 1,
+    Lightning would create the loaders as in epoch 1, and reload them in epoch 3. Lightning 2.0 added this API.
+    """
+    loop, every = trainer.fit_loop, trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
+    set_up = loop.setup_data
+
+    def setup_data() -> None:
+        epochs: Any = loop.epoch_progress.current
+        now = epochs.completed  # the value of `trainer.current_epoch`
+        epochs.completed -= now % every
+        try:
+            set_up()
+        finally:
+            epochs.completed = now
+
+    if every > 1:
+        loop.setup_data = setup_data  # type: ignore[method-assign]
+
+
 def disable_requeue(trainer: Trainer) -> None:
     """Prevent Lightning from requeueing a SLURM job with its own checkpoint.
 

@@ -12,7 +12,7 @@ from metric_objects import Classifier, Data
 from test_own_code import Simple, check_resumed
 from test_plain import StopAfter
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset, default_collate, random_split
+from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate, random_split
 from torchmetrics import MeanMetric, MinMaxMetric, RunningMean
 
 from helpers import differences, run_in
@@ -139,6 +139,15 @@ class Pairs(Data):
         return CombinedLoader(loaders, mode="max_size")
 
 
+class Curriculum(Data):
+    """Trains on other samples in later epochs."""
+
+    def train_dataloader(self):
+        samples = super().train_dataloader().dataset
+        start = 20 * self.trainer.current_epoch
+        return DataLoader(Subset(samples, range(start, start + 200)), batch_size=20, shuffle=True)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -151,6 +160,7 @@ class Pairs(Data):
         "Plateau --data metric_objects.Data",
         "Critic --data metric_objects.Data",
         "Fetching --data metric_objects.Data",
+        "Plain --data test_exactness.Curriculum --trainer.reload_dataloaders_every_n_epochs=2",
     ],
 )
 def test_a_resumed_run_matches_an_uninterrupted_run_bit_for_bit(lit, options):

@@ -153,6 +153,7 @@ class Saver(Callback):
         _lightning.process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
         if stage != "fit":
             return
+        _lightning.reload_in_same_epochs(trainer)
         _lightning.note_trainable(trainer.strategy, pl_module)
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         if any(isinstance(one, StochasticWeightAveraging) for one in callbacks):
