@@ -336,7 +336,7 @@ class RunDir:
         kept = {name: values for name, values in sections.items() if name not in ("validate", "test")}
         if kept != sections:
             self._write_metrics(kept)
-        for file in (self.path / "predictions").glob("test.*"):
+        for file in (self.path / "predictions").glob("test[._]*"):  # also `test_0.csv` of several dataloaders
             file.unlink()
 
     def _write_metrics(self, sections: Mapping[str, Any]) -> None:
