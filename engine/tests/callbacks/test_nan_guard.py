@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 
 from helpers import TINY, Witness
@@ -97,6 +98,16 @@ def test_the_error_lists_the_samples_of_all_accumulated_batches(trainer):
     with pytest.raises(NonFiniteError) as caught:
         trainer(max_epochs=4, callbacks=[NaNGuard()], accumulate_grad_batches=2).fit(task(), datamodule=Images())
     assert len(str(caught.value).partition("samples ")[2].partition(".")[0].split(", ")) == 16
+
+
+def test_the_error_lists_the_samples_of_all_processes(trainer):
+    strategy = DDPStrategy(start_method="fork", process_group_backend="gloo")
+    runner = trainer(max_epochs=8, callbacks=[NaNGuard()], devices=2, strategy=strategy)
+    with pytest.raises(Exception, match="is not finite; samples") as caught:
+        runner.fit(task(), datamodule=Images())
+    indices = str(caught.value).partition("samples ")[2].partition(".")[0].split(", ")
+    assert len(indices) == 16
+    assert "13" in indices
 
 
 @pytest.mark.parametrize("validated", [True, False])

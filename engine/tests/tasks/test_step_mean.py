@@ -155,3 +155,5 @@ def test_lbfgs_matches_plain_pytorch(trainer):
 
         optimizer.step(closure)
     assert difference(mine, model.state_dict()) == 0
+    with pytest.raises(ValueError, match="use one process, and set accumulate_grad_batches to 1"):
+        trained(trainer, SIZE // 2, options={"optimizer": lbfgs}, accumulate_grad_batches=2)

@@ -7,7 +7,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from lit_engine._lightning import scales_loss
-from lit_engine.distributed.processes import all_reduced
+from lit_engine.distributed.processes import all_gathered, all_reduced
 from lit_engine.distributed.sharding import local_shards
 from lit_engine.errors import NonFiniteError, first_of
 from lit_engine.run.directory import BEFORE_NAN
@@ -45,7 +45,7 @@ class NaNGuard(Callback):
             return
         names = [name for name, found in zip(gradients, bad.tolist(), strict=True) if found]
         indices = [getattr(batch, "indices", None) for batch in self._batches]  # positions in the split, if known
-        samples = [i for some in indices if isinstance(some, Tensor) for i in some.tolist()]
+        samples = all_gathered([i for some in indices if isinstance(some, Tensor) for i in some.tolist()], trainer)
         file = f"{trainer.default_root_dir}/checkpoints/{BEFORE_NAN}"
         trainer.save_checkpoint(file, weights_only=False)
         raise NonFiniteError(

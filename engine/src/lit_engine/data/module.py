@@ -91,6 +91,7 @@ class SplitData(LightningDataModule):
         sample_weights: weight of each training sample `(N,)`, set by `setup` if `sampling` is used.
         new: samples that `predict` uses instead of the test split. They are set by `predict_from`.
         predict_source: name of the input to `predict` and of the output file, such as `test` or `images_FOLDER`.
+        total: number of samples from which splits were held out, or None. If it changes, so do random splits.
 
     Raises:
         DataError: if a batch size is below 1, both training batch sizes are set, or the fold does not exist.
@@ -136,6 +137,7 @@ class SplitData(LightningDataModule):
         self._folded = False  # whether the test split is a fold
         self._corrected = False  # whether the corrections have been applied
         self.splits: dict[str, Any] = {}
+        self.total: int | None = None
         self.new: Any = None
         self.predict_source = "test"
         self._training: Loader | None = None
@@ -183,6 +185,7 @@ class SplitData(LightningDataModule):
         The test split contains `test_size` random samples, or the test fold. Folds contain equal shares of each class
         in `labels` `(size,)`, to within one sample. With `stratified`, random samples also preserve class proportions.
         """
+        self.total = size
         if not self.folds:
             return split_by_class(size, test_size, labels if stratified else None)
         labels = torch.zeros(size) if labels is None or labels.ndim > 1 else labels
@@ -273,13 +276,18 @@ class SplitData(LightningDataModule):
         return self.loader("test") if self.new is None else self.batches(self.new, "test")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the training epoch and the number of samples in each split.
+        """Return the position in the training epoch and the numbers of samples.
 
         Lightning also saves the loader's position, but does not restore it if a learning rate schedule has already
         queried the length of the run.
         """
         position = {} if self._training is None else self._training.state_dict()
-        return {**position, "samples": {split: self.size_of(split) for split in self.splits}}  # type: ignore[arg-type]
+        return {**position, "samples": self._sizes()}
+
+    def _sizes(self) -> dict[str, int]:
+        """Return the numbers of samples of all loaded splits, and in total."""
+        total = {} if self.total is None else {"total": self.total}
+        return {**{split: self.size_of(split) for split in self.splits}, **total}  # type: ignore[arg-type]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue training at the saved position.
@@ -290,9 +298,9 @@ class SplitData(LightningDataModule):
         """
         trainer: Any = self.trainer
         training = trainer is not None and trainer.training
-        before = state_dict.get("samples", {})
-        changed = [f"{split} had {before[split]:,} samples and now has {self.size_of(split):,}"
-                   for split in before if split in self.splits and self.size_of(split) != before[split]]  # fmt: skip
+        before, now = state_dict.get("samples", {}), self._sizes()
+        changed = [f"{name} had {before[name]:,} samples and now has {now[name]:,}"
+                   for name in before if name in now and now[name] != before[name]]  # fmt: skip
         if changed:
             what = f"the data changed since training: {', '.join(changed)}"
             if training and not state_dict.get("may_change"):

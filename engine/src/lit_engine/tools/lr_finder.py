@@ -143,7 +143,7 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
     sizes = (getattr(one, "batch_size", None) for one in (owner, getattr(owner, "hparams", None)))
     before = next(filter(None, sizes), None)
     if before is None:
-        raise UserError(f"{type(owner).__name__} has no batch_size to tune: set batch_size, not global_batch_size")
+        raise UserError(f"{type(owner).__name__} has no batch_size to tune: set batch_size instead of any other size")
     if hasattr(datamodule, "drop_last"):
         datamodule.drop_last = False  # a batch size above the number of samples would yield no batches
     tuner = Tuner(trainer)  # the tuner never tries `max_val` itself

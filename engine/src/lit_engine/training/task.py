@@ -239,8 +239,11 @@ class Task(_lightning.QuickModule):
             self.running.add(count, **sums)
         if trainer is None:
             return mean
-        if trainer.accumulate_grad_batches > 1 and isinstance(self.optimizers(use_pl_optimizer=False), LBFGS):
-            raise ValueError("LBFGS computes the loss several times per step: set accumulate_grad_batches to 1")
+        parts = max(trainer.accumulate_grad_batches, trainer.world_size)
+        if parts > 1 and isinstance(self.optimizers(use_pl_optimizer=False), LBFGS):
+            raise ValueError(
+                "LBFGS computes the loss of a step several times: use one process, and set accumulate_grad_batches to 1"
+            )
         return self._step_mean.weigh(mean, count, replicas(self.trainer).size)
 
     def add_sums(self, **sums: Tensor) -> None:

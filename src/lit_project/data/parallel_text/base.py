@@ -270,6 +270,7 @@ class CarvedData(TranslationData):
             kept = drop_shared_sentences(pool, evaluation_pairs) if given else pool
             self._leave_out("given", pool, kept, "share a sentence with the given evaluation pairs")
             pool = kept
+        self.total = len(pool)
         if self.folds and "test" in sizes:
             rest, test = self.split_off(leak_free_folds(pool, self.folds))
             given["test"], pool = [pool[i] for i in test], [pool[i] for i in rest]

@@ -54,7 +54,9 @@ class Finding:
         corrected = f", with Holm's correction {_format_p(self.adjusted)}" if self.adjusted != found.p else ""
         others = "".join(f"; {name}: {_format_p(value)}" for name, value in found.others.items())
         flips = f"; {len(self.won)} samples won, {len(self.lost)} lost" if self.tables else ""
-        needed = [f"detecting this difference needs about {found.needed:,} {self.unit} (power 80 %)"] if found.needed else []
+        needed = (
+            [f"detecting this difference needs about {found.needed:,} {self.unit} (power 80 %)"] if found.needed else []
+        )
         return [
             f"{self.metric} ({direction} is better): {number(found.a)} → {number(found.b)}, "
             f"difference {_format_signed(found.effect)} "
