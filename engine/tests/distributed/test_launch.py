@@ -1,6 +1,8 @@
 """Processes find each other or report problems. These tests use threads, and `test_torchrun.py` uses real processes."""
 
+import signal
 import socket
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -43,6 +45,18 @@ def agent(monkeypatch):
     store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     yield store.port
     del store
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_processes_that_wait_for_a_stopped_launcher_are_stopped(connected):
+    child = subprocess.Popen(["sleep", "60"])
+    connection = Connection(SimpleNamespace(launcher=SimpleNamespace(procs=[child])))
+    connection.store = object() if connected else None
+    connection.stop_watching()
+    if connected:
+        assert child.poll() is None
+        child.kill()
+    assert child.wait(timeout=5) == -(signal.SIGKILL if connected else signal.SIGTERM)
 
 
 def test_restarted_processes_do_not_see_keys_of_earlier_processes(agent):

@@ -143,7 +143,7 @@ class Connection:
         return True
 
     def stop_watching(self) -> None:
-        """Remove the launched processes from Lightning's observer.
+        """Remove the launched processes from Lightning's observer, and stop those that still wait for this process.
 
         When a launched process fails, the observer kills the main process before it can write files and report errors.
         """
@@ -151,6 +151,9 @@ class Connection:
         self.children += [process for process in launched if isinstance(process, subprocess.Popen)]
         if self.children:
             launched.clear()
+        if self.store is None:
+            for child in self.children:
+                child.terminate()
 
 
 class Rendezvous:
