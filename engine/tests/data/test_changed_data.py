@@ -44,5 +44,5 @@ def test_a_test_warns_if_the_data_changed_but_not_the_size_of_the_test_split(tmp
     fitted.save_checkpoint(tmp_path / "x.ckpt")
     for size in (40, 41):
         trainer().test(Witness(), datamodule=Held(size), ckpt_path=tmp_path / "x.ckpt")
-        said = "total had 40 samples and now has 41; if splits are random, the test split may contain training samples"
+        said = "the dataset had 40 samples and now has 41; if splits are random, the test split may contain"
         assert (said in capsys.readouterr().out) == (size == 41)

@@ -285,8 +285,8 @@ class SplitData(LightningDataModule):
         return {**position, "samples": self._sizes()}
 
     def _sizes(self) -> dict[str, int]:
-        """Return the numbers of samples of all loaded splits, and in total."""
-        total = {} if self.total is None else {"total": self.total}
+        """Return the number of samples in each loaded split and in the whole dataset, if known."""
+        total = {} if self.total is None else {"the dataset": self.total}
         return {**{split: self.size_of(split) for split in self.splits}, **total}  # type: ignore[arg-type]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
