@@ -105,7 +105,7 @@ def skip_batches_of_evaluation(trainer: Trainer) -> None:
 
 
 def reload_in_same_epochs(trainer: Trainer) -> None:
-    """Let a resumed run create its training loaders as in the last epoch with a reload.
+    """In a resumed run, create the training loaders as in the last epoch in which they were reloaded.
 
     Lightning does not save this epoch. If `reload_dataloaders_every_n_epochs` is 2 and the run resumes in epoch 1,
     Lightning would create the loaders as in epoch 1, and reload them in epoch 3. Lightning 2.0 added this API.

@@ -140,7 +140,7 @@ class Pairs(Data):
 
 
 class Curriculum(Data):
-    """Trains on other samples in later epochs."""
+    """Trains on different samples in later epochs."""
 
     def train_dataloader(self):
         samples = super().train_dataloader().dataset
