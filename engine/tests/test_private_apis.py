@@ -506,6 +506,18 @@ assert lazy == [vars(torchmetrics)[name] for name in names]
 """
 
 
+SUBMODULE = """
+from lit_engine._torchmetrics import import_lazily
+import_lazily()
+import torchmetrics.classification
+"""
+
+
+def test_a_submodule_of_torchmetrics_can_be_imported_first():
+    done = subprocess.run([sys.executable, "-c", SUBMODULE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("code", [LAZY, pytest.param(LAZY + WHOLE, marks=pytest.mark.slow)])
 def test_torchmetrics_is_imported_lazily(code):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

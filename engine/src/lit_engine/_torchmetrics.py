@@ -24,6 +24,7 @@ def import_lazily() -> None:
         package.__version__ = version("torchmetrics")
         package._logger = logging.getLogger("torchmetrics")  # submodules use this logger
         _lazy_package("torchmetrics.functional")
+        del package.__path__  # Python reads this attribute before it imports a submodule
 
 
 def _lazy_package(name: str) -> Any:
@@ -31,10 +32,8 @@ def _lazy_package(name: str) -> Any:
 
     The whole file is executed only if any other variable in it is accessed.
     """
-    spec = find_spec(name)
-    assert spec is not None
-    loader: Any = spec.loader
-    run, package = loader.exec_module, module_from_spec(spec)
+    spec: Any = find_spec(name)
+    loader, package = spec.loader, module_from_spec(spec)
 
     @cache
     def imports() -> tuple[str, dict[str, tuple[str, str]]]:
@@ -46,19 +45,22 @@ def _lazy_package(name: str) -> Any:
         return source, {one.asname or one.name: (str(node.module), one.name) for node in found for one in node.names}
 
     def find(attribute: str) -> Any:
+        if attribute == "__path__":
+            package.__path__ = spec.submodule_search_locations
+            import_module("torchmetrics.utilities")  # first, because the modules import each other
+            return package.__path__
         if attribute.startswith("__") and attribute != "__all__":
             raise AttributeError(attribute)
         if find_spec(f"{name}.{attribute}"):
             return import_module(f"{name}.{attribute}")
         source, names = imports()
         if attribute in names:
-            import_module("torchmetrics.utilities")  # first, because the modules import each other
             module, original = names[attribute]
             return getattr(import_module(module), original)
         if attribute not in source:
             raise AttributeError(attribute)
         vars(package).pop("__getattr__", None)
-        run(package)
+        loader.exec_module(package)
         return getattr(package, attribute)
 
     package.__getattr__ = find  # type: ignore[method-assign]
