@@ -201,12 +201,12 @@ class Session:
         elif options.init_from:
             weights = weights_of(options.init_from)
 
-            def load() -> None:
+            def load(*_: Any) -> None:
                 found = warm_start(model, weights, options.init_prefixes, options.init_strict)
                 print_once(f"weights from {weights}:\n{found}")
 
             if adds_weights_later(model, trainer.callbacks):  # type: ignore[attr-defined]
-                trainer.callbacks.append(LambdaCallback(on_fit_start=lambda *_: load()))  # type: ignore[attr-defined]
+                trainer.callbacks.append(LambdaCallback(on_fit_start=load))  # type: ignore[attr-defined]
             else:
                 load()
 

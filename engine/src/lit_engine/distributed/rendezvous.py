@@ -143,7 +143,7 @@ class Connection:
         return True
 
     def stop_watching(self) -> None:
-        """Remove the launched processes from Lightning's observer, and stop those that still wait for this process.
+        """Remove the launched processes from Lightning's observer. Stop them if they are not connected yet.
 
         When a launched process fails, the observer kills the main process before it can write files and report errors.
         """

@@ -331,7 +331,10 @@ class RunDir:
         self._write_metrics({**self.metrics(), section: dict(values)})
 
     def drop_evaluations(self) -> None:
-        """Remove metrics and predictions of the validation and test splits when training continues."""
+        """Remove the metrics of `validate` and `test`, and the predictions for the test split.
+
+        They belong to earlier weights if training continues.
+        """
         sections = self.metrics()
         kept = {name: values for name, values in sections.items() if name not in ("validate", "test")}
         if kept != sections:
