@@ -104,8 +104,9 @@ TRANSFORMER = (
 
 @pytest.mark.parametrize("options", [(), pytest.param(TRANSFORMER, marks=pytest.mark.slow)], ids=["words", "subwords"])
 def test_exported_script_translates_like_the_run(tmp_path_factory, tmp_path, options, capfd):
-    epochs = "--trainer.max_epochs=12", "--trainer.check_val_every_n_epoch=12", "--trainer.limit_train_batches=10"
-    run = train(tmp_path_factory.mktemp("runs"), *epochs, "--model.decoding.n_best=2", *options)
+    epochs = "--trainer.max_epochs=8", "--trainer.check_val_every_n_epoch=8", "--trainer.limit_train_batches=10"
+    decoding = "--model.decoding.n_best=2", "--model.decoding.no_repeat_ngram=1"
+    run = train(tmp_path_factory.mktemp("runs"), *epochs, *decoding, *options)
     capfd.readouterr()
     assert main(["export", f"--run={run}", "--format=pt2,onnx,safetensors", f"--output={tmp_path}"]) == 0
     assert capfd.readouterr().out.count("; 30 samples)") == 5
@@ -117,6 +118,8 @@ def test_exported_script_translates_like_the_run(tmp_path_factory, tmp_path, opt
     assert main(["translate", f"--run={run}", "--beam_size=1", *sentences]) == 0
     expected = capfd.readouterr().out
     assert len(expected.split()) > 6
+    assert main(["translate", f"--run={run}", "--beam_size=1", "--no_repeat_ngram=0", *sentences]) == 0
+    assert capfd.readouterr().out != expected
     command = [sys.executable, "-c", ALONE, str(tmp_path), "translate.py", *sentences]
     done = subprocess.run(command, cwd=tmp_path.parent, capture_output=True, text=True, timeout=120)
     assert (done.stderr, done.stdout) == ("", expected)

@@ -146,7 +146,10 @@ def _divisible(bounds: list[int], count: int) -> list[int]:
         largest = int(np.argmax(np.diff(bounds)))
         bounds.insert(largest + 1, (bounds[largest] + bounds[largest + 1]) // 2)
     if len(set(bounds)) < len(bounds):
-        raise DataError(f"{count} processes cannot get the same number of batches from only {bounds[-1]} pairs")
+        raise DataError(
+            f"{bounds[-1]} batches of one pair each cannot be divided equally among {count} processes: "
+            "increase the batch size"
+        )
     return bounds
 
 

@@ -23,13 +23,14 @@ for sentence in sys.argv[1:] or sys.stdin.buffer.read().decode("utf-8-sig").remo
     words = split_words(prepare(sentence), source["language"])
     ids = [known.get(word, UNK) for word in words] if known else read.Encode(prepare(sentence))
     memory = ENCODER.run(None, {"source": np.array([[*ids[: TEXT["max_length"]], EOS]])})
-    names, found = [one.name for one in STEP.get_inputs()], [BOS]
+    names, found, n = [one.name for one in STEP.get_inputs()], [BOS], OPTIONS["no_repeat_ngram"]
     fixed = sum(not name.startswith("state_") for name in names[1:])
     state, limit = memory[fixed:], int(memory[0].shape[1] * OPTIONS["max_length_ratio"]) + OPTIONS["max_length_extra"]
     while found[-1] != EOS and len(found) < limit:
         inputs = [np.array([found[-1:]]), *memory[:fixed], *state]
         logits, *state = STEP.run(None, dict(zip(names, inputs, strict=True)))
-        logits[:, [PAD, BOS]] = -np.inf
+        seen = [found[i] for i in range(n, len(found)) if n and found[i - n + 1 : i] == found[len(found) - n + 1 :]]
+        logits[:, [PAD, BOS, *seen]] = -np.inf
         found.append(int(logits.argmax()))
     found = [number for number in found if number not in (BOS, EOS)]
     if target["kind"] == "word":
