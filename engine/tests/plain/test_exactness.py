@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from lightning.pytorch import Callback
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from metric_objects import Classifier, Data
 from test_own_code import Simple, check_resumed
@@ -192,6 +193,56 @@ def test_a_signal_during_the_last_validation_waits_for_its_end(lit, monkeypatch,
     assert differences(whole.run, cut.run) == []
 
 
+class Validations(Callback):
+    """Counts validations."""
+
+    count = 0
+
+    def on_validation_start(self, trainer, pl_module):
+        self.count += 1
+        pl_module.log("val_count", float(self.count))
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state_dict):
+        self.count = state_dict["count"]
+
+
+class Validating(Classifier):
+    def configure_callbacks(self):
+        return [Validations()]
+
+
+class Samples(Classifier):
+    """Counts the validated samples."""
+
+    count = 0
+
+    def validation_step(self, batch, batch_idx):
+        self.count += len(batch[0])
+        self.log("val_count", float(self.count))
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["count"] = self.count
+
+    def on_load_checkpoint(self, checkpoint):
+        self.count = checkpoint["count"]
+
+
+@pytest.mark.parametrize("model", [Validating, Samples])
+def test_a_signal_during_validation_does_not_count_a_batch_twice(lit, monkeypatch, model):
+    fit = f"fit {FIT}{model.__name__} --data metric_objects.Data --epochs 3"
+    whole = lit(fit, "--name whole")
+    assert whole.status == 0, whole.err
+    with monkeypatch.context() as patch:
+        at_call(patch, model, "validation_step", 5, signal.SIGTERM)
+        cut = lit(fit, "--name cut")
+    assert cut.status == 143
+    assert lit(f"fit {cut.run}").status == 0
+    assert differences(whole.run, cut.run) == []
+
+
 class Splits(Data):
     """Splits the data at random in each call of `setup`."""
 
@@ -270,6 +321,32 @@ def test_a_fork_with_manual_optimization_continues_the_schedule(lit):
     with (child / "metrics.csv").open() as lines:
         rates = [float(row["rate"]) for row in csv.DictReader(lines) if row["rate"]]
     assert rates == pytest.approx([1 - step / 100 for step in range(1, 3 * BATCHES + 1)])
+
+
+class Monitoring(Classifier):
+    """Logs a metric in training whose name starts with `val`. The schedule names a metric that it does not need."""
+
+    def on_train_epoch_start(self):
+        self.log("val_rate", self.optimizers().param_groups[0]["lr"])
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.hparams.learning_rate)
+        schedule = {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5), "monitor": "val_f1"}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+
+def test_only_schedules_that_need_a_metric_wait_for_it(lit):
+    parent = lit(f"fit {FIT}Monitoring --data metric_objects.Data").run
+    child = lit(f"fit --fork {parent} --model.learning_rate=0.08 --epochs 4 --name child").run
+    with (child / "metrics.csv").open() as lines:
+        rates = [float(row["val_rate"]) for row in csv.DictReader(lines) if row["val_rate"]]
+    assert rates == [0.01, 0.005, 0.02, 0.01]
+
+
+def test_callbacks_may_monitor_validation_metrics_that_are_logged_in_training(lit):
+    best = "--trainer.callbacks+={class_path: ModelCheckpoint, init_args: {monitor: val_rate, mode: max}}"
+    run = lit(f"fit {FIT}Monitoring --data metric_objects.Data --trainer.limit_val_batches=0", [best]).run
+    assert RunDir(run).metrics()["fit"]["best val_rate"] == pytest.approx(0.01)
 
 
 class Scheduled(Classifier):

@@ -412,6 +412,20 @@ def test_two_processes_average_gradients_and_metrics(workspace):
     assert sections_of(run)["fit"]["steps"] == 1
 
 
+class Unequal(Three):
+    """The first process validates one sample, and the second one validates three."""
+
+    def val_dataloader(self):
+        return DataLoader(TensorDataset(torch.arange(1.0, 2 + 2 * self.trainer.global_rank)), batch_size=1)
+
+
+def test_processes_may_validate_different_numbers_of_batches(workspace):
+    fit = "fit --model test_features.Mean --data test_features.Unequal --epochs 1 --name unequal --trainer.devices=2"
+    options = "--trainer.strategy=ddp --trainer.accelerator=cpu --trainer.use_distributed_sampler=false"
+    run_in(workspace, *f"{fit} {options}".split())
+    assert sections_of(workspace / "runs" / "unnamed" / "unequal")["fit"]["val_value"] == (1 + 1 + 2 + 3) / 4
+
+
 def test_a_run_includes_custom_figures_and_provenance(lit):
     run = lit(command("vae", seed_everything=3), "--epochs 1").run
     assert (run / "figures" / "decoded_origin.png").exists()

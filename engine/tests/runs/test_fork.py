@@ -128,13 +128,14 @@ def test_the_batch_size_can_change_after_an_epoch_of_limited_length(lit, checkpo
     assert read(child / "checkpoints" / "last.ckpt")["global_step"] == 6
 
 
-def test_changing_only_weight_decay_keeps_the_schedule(lit):
+def test_changing_options_other_than_the_lr_keeps_the_schedule(lit):
     parent = fit(lit, "--epochs 3 --model.schedulers", [PLATEAU])
     reached = float(rates(parent)[-1])
     assert reached < 0.004
-    child = fork(lit, parent, "--epochs 4 --model.optimizer.weight_decay 0.5").run
+    changed = "--model.optimizer.weight_decay 0.5 --model.optimizer.betas [0.5,0.9]"
+    child = fork(lit, parent, f"--epochs 4 {changed}").run
     (group,) = read(child / "checkpoints" / "last.ckpt")["optimizer_states"][0]["param_groups"]
-    assert group["weight_decay"] == 0.5
+    assert (group["weight_decay"], group["betas"]) == (0.5, (0.5, 0.9))
     assert float(rates(child, 30)[0]) == reached / 2  # reduced after the last epoch of the parent
     new = fork(lit, parent, "--epochs 4 --lr 0.1", name="new").run
     assert float(rates(new, 30)[0]) == 0.1

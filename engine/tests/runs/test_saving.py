@@ -24,18 +24,6 @@ FIT = f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=2 --test_afte
 EVERY_STEP = "'--trainer.callbacks=[{class_path: Checkpoint, init_args: {every_n_steps: 1, every_minutes: null}}]'"
 
 
-@pytest.mark.parametrize(
-    ("processes", "batches", "waits"), [(2, [float("inf")], 0), (2, [3], 1), (1, [float("inf")], 1)]
-)
-def test_processes_do_not_synchronize_in_validation_of_unknown_length(monkeypatch, processes, batches, waits):
-    asked = []
-    monkeypatch.setattr(Saver, "_agree", lambda self, trainer: asked.append(1) or (0, False))
-    state = SimpleNamespace(fn="fit")
-    trainer = SimpleNamespace(state=state, world_size=processes, num_val_batches=batches, should_stop=False)
-    Saver().on_validation_batch_end(trainer, None)
-    assert len(asked) == waits
-
-
 @pytest.mark.parametrize("hook", ["training_step", "validation_step"])
 def test_an_error_reports_its_position_and_the_run_resumes_from_its_last_save(lit, monkeypatch, hook):
     """The micro-batches since the last save are repeated."""

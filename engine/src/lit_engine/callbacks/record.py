@@ -30,6 +30,7 @@ from lit_engine.run.directory import RunDir, csv_text, write_text
 from lit_engine.run.metric_names import INTERVAL, is_detail, recorded_name, split_stage, strip_stage
 from lit_engine.run.options import iterate_changes
 from lit_engine.training.exact import totals_of
+from lit_engine.training.task import Task
 
 SAVE_SECONDS = 10.0
 COUNTERS = ("epoch", "step")
@@ -200,7 +201,7 @@ class RunRecord(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the timer. If the module or early stopping had already ended the resumed run, end the run again."""
         if not trainer.enable_validation:
-            _check_watched(trainer)
+            _check_watched(trainer, pl_module)
         self._start = perf_counter()
         if self._stopped and self.is_unchanged:
             set_should_stop(trainer, True)
@@ -334,7 +335,7 @@ class RunRecord(Callback):
         if trainer.state.fn == "validate":
             self._record_evaluation(trainer, pl_module, "validate", "val")
             return
-        _check_watched(trainer)
+        _check_watched(trainer, pl_module)
         if not trainer.sanity_checking:
             self._validated = _numbers(logged_values(trainer), "val")
             _check_losses(trainer, self._validated)
@@ -388,18 +389,20 @@ def monitored_metrics(trainer: Trainer) -> list[str]:
     return [str(name) for name in (getattr(callback, "monitor", None) for callback in callbacks) if name]
 
 
-def _check_watched(trainer: Trainer) -> None:
+def _check_watched(trainer: Trainer, module: LightningModule) -> None:
     """Raise UserError if a metric is monitored but not logged in validation.
 
-    The sanity check only reports likely typos, because its few batches may not log all metrics.
+    The sanity check only reports likely typos, because its few batches may not log all metrics. So does this function
+    if the module is not a task, because other modules may log metrics of this name at the end of a training epoch.
     """
-    watching = [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks, *trainer.lr_scheduler_configs]
+    schedules = [config for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
+    watching = [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks, *schedules]
     for name in [str(getattr(one, "monitor", None)) for one in watching if getattr(one, "strict", True)]:
         if split_stage(name)[0] != "val" or name in trainer.callback_metrics:
             continue
         there = sorted(known for known in trainer.callback_metrics if not is_detail(known)) or ["none (no validation)"]
         slip = not is_detail(name) and get_close_matches(name, there, cutoff=0.7)
-        if slip or not trainer.sanity_checking:
+        if slip or (isinstance(module, Task) and not trainer.sanity_checking):
             raise UserError(f"monitor: {name} is not logged in validation. Logged metrics: {', '.join(there)}")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, WeightAveraging
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lit_engine._lightning import epochs_in
 from lit_engine.checkpoints.choose import checkpoint_to_fork
@@ -113,7 +114,7 @@ class Fork(Callback):
         if saved and (not fits or any(key.endswith("optimizer.class_path") for key in self._changed)):
             warn_once("note: the optimizer or its parameter groups differ, so its state is not restored")
             saved = []
-        options = {key.rpartition(".")[2] for key in self._changed}
+        options = {key.rpartition(".")[2].partition("[")[0] for key in self._changed}  # an option may be a list
         alike = all(key.startswith("model.optimizer.") for key in self._changed) and "lr" not in options
         schedulers: list[Any] = [config.scheduler for config in trainer.lr_scheduler_configs]
         lengths = [lengths_in(one) for one in content["lr_schedulers"]]
@@ -145,8 +146,9 @@ class Fork(Callback):
                 done, every = saved[number], 1
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step\\(\\)` before")
-                # Schedules that monitor a metric (ReduceLROnPlateau) start with the new rate.
-                for _ in range(0 if config.monitor else done // every):
+                # ReduceLROnPlateau needs metrics, so it starts with the new rate.
+                waits = config.reduce_on_plateau or isinstance(config.scheduler, ReduceLROnPlateau)
+                for _ in range(0 if waits else done // every):
                     config.scheduler.step()  # type: ignore[call-arg]
 
 

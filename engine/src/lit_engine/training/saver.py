@@ -2,6 +2,7 @@
 
 import math
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -12,8 +13,9 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelPruning, StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.callbacks import ModelPruning, StochasticWeightAveraging, Timer, WeightAveraging
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from lit_engine import _lightning
@@ -96,7 +98,8 @@ class Saver(Callback):
     - The run is between epochs, before the first epoch, or after the last epoch.
     - The run has finished an optimizer step that is not followed by a validation.
     - Validation is about to start or is running. A resumed run repeats this validation from its start. If validation
-      has changed weights or buffers, for example to evaluate their average, the callback waits until the end.
+      has changed weights, buffers, or the state of a callback, the callback waits until the end. It also waits if the
+      module saves its own state in `on_save_checkpoint`.
 
     If a step of `global_batch_size` samples runs out of memory, a resumed run repeats it with smaller micro-batches.
 
@@ -137,6 +140,8 @@ class Saver(Callback):
         self._accumulated: dict[str, Tensor] = {}  # gradients of manual optimization when the run was stopped
         self._states: dict[str, Any] | None = None  # torchmetrics states before the current validation
         self._sums: list[Tensor] = []  # sums of the weights and buffers before the current validation
+        self._callbacks = b""  # states of the callbacks before the current validation
+        self._unequal = False  # whether processes have different numbers of validation batches
         # Whether each parameter was trainable, and each submodule in train mode, when training started and when the run
         # was stopped. No parameter has the name of a submodule.
         self._trainable_at_start: dict[str, bool] = {}
@@ -338,7 +343,10 @@ class Saver(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit":
             self._states = _lightning.metric_states(pl_module)
-            self._sums = [] if trainer.sanity_checking else _sums(pl_module)
+            if self.checkpoint is not None and not trainer.sanity_checking:
+                self._sums, self._callbacks = _sums(pl_module), _callback_states(trainer)
+            counts = all_gathered([trainer.num_val_batches], trainer)
+            self._unequal = math.inf in counts[0] or any(one != counts[0] for one in counts)
             self._seed(trainer, "validation")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -349,8 +357,8 @@ class Saver(Callback):
         seed_everywhere(global_seed(), moment, trainer.global_step, replicas(trainer).rank)
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        # If the length is unknown, processes may have different numbers of batches and then wait for each other.
-        unequal = trainer.world_size > 1 and math.inf in trainer.num_val_batches
+        # If processes have different numbers of batches, they would wait for each other.
+        unequal = trainer.world_size > 1 and self._unequal
         if trainer.state.fn != "fit" or unequal or self._within_step:
             return
         number, due = self._agree(trainer)
@@ -424,11 +432,13 @@ class Saver(Callback):
             self.checkpoint.keep_epoch(trainer)
 
     def _save_within_validation(self, trainer: Trainer, pl_module: LightningModule) -> bool:
-        """Save unless validation has changed weights or buffers. Return whether they are unchanged."""
+        """Save unless validation has changed weights, buffers or callbacks. Return whether they are unchanged."""
         averages = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
         for one in averages:  # averaged weights replace the trained weights during validation
             _lightning.swap_average(one, pl_module)
-        changed = self._sums != _sums(pl_module)
+        changed = self._sums != _sums(pl_module) or self._callbacks != _callback_states(trainer)
+        # The module's own state may have changed as well. Its hook cannot be called twice to compare the states.
+        changed = changed or (is_overridden("on_save_checkpoint", pl_module) and not isinstance(pl_module, Task))
         if trainer.world_size > 1:
             changed = bool(Maximum(int(changed), trainer.strategy.root_device).read())
         if not changed:
@@ -520,6 +530,12 @@ def _sums(module: LightningModule) -> list[Tensor]:
     """Return the sum of each parameter and buffer. The sums show whether the values have changed."""
     tensors = local_shards([*module.parameters(), *module.buffers()])
     return [one.detach().sum(dtype=torch.promote_types(one.dtype, torch.float32)) for one in tensors]
+
+
+def _callback_states(trainer: Trainer) -> bytes:
+    """Return the states of the callbacks as bytes, which can be compared."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return pickle.dumps([one.state_dict() for one in callbacks if not isinstance(one, Timer)])
 
 
 def _finite(module: LightningModule) -> bool:
