@@ -296,6 +296,14 @@ class Adversarial(Classifier):
     def validation_step(self, batch, batch_idx):
         self.log("val_loss", F.cross_entropy(self(batch[0]), batch[1]), sync_dist=True)
 
+    def on_validation_epoch_end(self):  # validation uses the statistics that are saved, those of rank 0
+        mean = self.all_gather(self.model[1].running_mean)
+        self.log("val_distance", (mean[0] - mean[-1]).abs().max())
+
+    def on_train_epoch_end(self):  # each process keeps its own statistics
+        mean = self.all_gather(self.model[1].running_mean)
+        self.log("own_distance", (mean[0] - mean[-1]).abs().max())
+
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
@@ -312,7 +320,10 @@ def test_two_processes_resume_exactly_with_manual_optimization_and_unfrozen_laye
     whole, cut = (tmp_path / "runs" / "unnamed" / name for name in ("whole", "cut"))
     assert differences(whole, cut) == []
     with (whole / "metrics.csv").open() as file:
-        assert {float(row["distance"]) for row in csv.DictReader(file) if row["distance"]} == {0.0}
+        rows = list(csv.DictReader(file))
+    for name in ("distance", "val_distance"):
+        assert {float(row[name]) for row in rows if row[name]} == {0.0}
+    assert all(float(row["own_distance"]) > 0 for row in rows if row["own_distance"])
 
 
 def test_a_fork_with_manual_optimization_continues_the_schedule(lit):
@@ -341,6 +352,21 @@ def test_only_schedules_that_need_a_metric_wait_for_it(lit):
     with (child / "metrics.csv").open() as lines:
         rates = [float(row["val_rate"]) for row in csv.DictReader(lines) if row["val_rate"]]
     assert rates == [0.01, 0.005, 0.02, 0.01]
+
+
+class ByEpoch(Monitoring):
+    """Steps its schedule itself, as code for schedules from other libraries does."""
+
+    def lr_scheduler_step(self, scheduler, metric):
+        scheduler.step()
+
+
+def test_schedules_that_the_module_steps_itself_cannot_be_moved(lit):
+    parent = lit(f"fit {FIT}ByEpoch --data metric_objects.Data").run
+    assert lit(f"fit --fork {parent} --epochs 3 --name same").status == 0
+    done = lit(f"fit --fork {parent} --model.learning_rate=0.08 --epochs 3 --name child")
+    assert done.status == 2
+    assert "because the module overrides lr_scheduler_step" in done.err
 
 
 def test_callbacks_may_monitor_validation_metrics_that_are_logged_in_training(lit):

@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, WeightAveraging
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -131,8 +132,17 @@ class Fork(Callback):
         print_once(f"forked {place}; learning rates {how}")
 
     def _move_schedules(self, trainer: Trainer, module: LightningModule) -> None:
-        """Advance the new schedules to the checkpoint's step, or to its epoch if the batch size has changed."""
+        """Advance the new schedules to the checkpoint's step, or to its epoch if the batch size has changed.
+
+        Raises:
+            UserError: if the module steps its schedules in a different way.
+        """
         configs, task = trainer.lr_scheduler_configs, module if isinstance(module, Task) else None
+        if configs and is_overridden("lr_scheduler_step", module, Task if task else LightningModule):
+            raise UserError(
+                f"--fork cannot move the schedules to step {self.origin['step']}, because the module overrides "
+                "lr_scheduler_step: fork with unchanged model options, or start from the weights with --init_from"
+            )
         steps, epochs = self.content["global_step"], steps_of_epochs(trainer)
         if epochs is not None and self.trained is not None and trainer.max_steps <= 0:
             steps = sum(epochs[: self.trained])

@@ -135,7 +135,9 @@ class Saver(Callback):
         self._batches: int | None = None  # batches per epoch when the run was stopped
         self._accumulation: int | None = None  # batches per optimizer step when the run was stopped
         self.resumed_schedules: Sequence[Any] = ()  # saved states, for a module that is not a task
-        self._buffers: dict[str, Tensor] = {}  # statistics of this process's batch norm layers
+        # Statistics of this process's batch norm layers when the run was stopped, and before the current validation.
+        self._buffers: dict[str, Tensor] = {}
+        self._own_buffers: dict[str, Tensor] = {}
         self._saved_states: dict[str, Any] = {}  # torchmetrics states of the resumed run
         self._accumulated: dict[str, Tensor] = {}  # gradients of manual optimization when the run was stopped
         self._states: dict[str, Any] | None = None  # torchmetrics states before the current validation
@@ -343,6 +345,9 @@ class Saver(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit":
             self._states = _lightning.metric_states(pl_module)
+            if _has_own_buffers(trainer):  # validate the model that is saved, which has the buffers of rank 0
+                self._own_buffers = _batch_norm_buffers(pl_module)
+                _lightning.restore_buffers(trainer.strategy, pl_module, trainer.strategy.broadcast(self._own_buffers))
             if self.checkpoint is not None and not trainer.sanity_checking:
                 self._sums, self._callbacks = _sums(pl_module), _callback_states(trainer)
             counts = all_gathered([trainer.num_val_batches], trainer)
@@ -351,6 +356,9 @@ class Saver(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._states = None
+        if trainer.state.fn == "fit" and _has_own_buffers(trainer):
+            _lightning.restore_buffers(trainer.strategy, pl_module, self._own_buffers)
+            self._own_buffers = {}
 
     def _seed(self, trainer: Trainer, moment: str) -> None:
         """Make random numbers in hooks and in validation depend only on the seed, the step and the replica."""
@@ -456,13 +464,8 @@ class Saver(Callback):
             own = {**self._cut}
         elif not self._moment and (trainer.validating or _lightning.is_between_epochs(trainer)):
             own["ended"] = _lightning.logged_metrics(trainer)  # Lightning resets them after saving
-        if trainer.world_size > 1 and not pl_module.automatic_optimization:  # DDP then does not broadcast buffers
-            own["buffers"] = {
-                f"{name}.{key}": buffer.cpu()
-                for name, part in pl_module.named_modules()
-                if isinstance(part, _lightning.BatchNorm)
-                for key, buffer in part.named_buffers()
-            }
+        if _has_own_buffers(trainer):
+            own["buffers"] = self._own_buffers or _batch_norm_buffers(pl_module)
         checkpoint["logged_so_far"] = all_gathered([own], trainer)
         trainable = _training_state(pl_module) | (_lightning.modes_in_training(trainer) if trainer.validating else {})
         checkpoint["trainable"] = {
@@ -486,8 +489,8 @@ class Saver(Callback):
         self._trainable = checkpoint.get("trainable", {})
         self._precedes_plateau = checkpoint.get("precedes_plateau", False)
         _lightning.skip_sanity_check(trainer)
-        shares, rank = checkpoint.get("logged_so_far", []), trainer.global_rank
-        if trainer.state.fn == "fit" and len(shares) == trainer.world_size:
+        shares, (size, rank, _) = checkpoint.get("logged_so_far", []), replicas(trainer)
+        if trainer.state.fn == "fit" and len(shares) == size:
             self._logged = shares[rank]["logged"]
             self._saved_states = shares[rank]["states"]
             # a tracker needs all its metrics to load a state dict
@@ -526,9 +529,27 @@ def _training_state(module: LightningModule) -> dict[str, bool]:
     return parameters | {name: part.training for name, part in module.named_modules()}
 
 
+def _has_own_buffers(trainer: Trainer) -> bool:
+    """Return whether each process has its own batch norm statistics, because DDP does not broadcast those of rank 0."""
+    return trainer.world_size > 1 and not trainer.lightning_module.automatic_optimization
+
+
+def _batch_norm_buffers(module: LightningModule) -> dict[str, Tensor]:
+    return {
+        f"{name}.{key}": buffer.cpu().clone()
+        for name, part in module.named_modules()
+        if isinstance(part, _lightning.BatchNorm)
+        for key, buffer in part.named_buffers()
+    }
+
+
 def _sums(module: LightningModule) -> list[Tensor]:
-    """Return the sum of each parameter and buffer. The sums show whether the values have changed."""
-    tensors = local_shards([*module.parameters(), *module.buffers()])
+    """Return the sums of the weights and of rank 0's buffers. The sums show whether the values have changed.
+
+    In automatic optimization, DDP overwrites the buffers of other ranks when validation starts.
+    """
+    buffers = module.buffers() if module.global_rank == 0 or not module.automatic_optimization else ()
+    tensors = local_shards([*module.parameters(), *buffers])
     return [one.detach().sum(dtype=torch.promote_types(one.dtype, torch.float32)) for one in tensors]
 
 
