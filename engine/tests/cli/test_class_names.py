@@ -11,6 +11,7 @@ from helpers import (
     SaveAt,  # noqa: F401  (an installed module outside this package)
 )
 from lit_engine.checkpoints.io import read
+from lit_engine.classes import names
 from lit_engine.classes.names import _note, resolve_class_paths
 
 PACKAGE = "toy"
@@ -42,6 +43,13 @@ def test_a_class_is_found_by_name_or_former_path(capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_a_class_of_the_project_precedes_a_class_of_the_library(monkeypatch):
+    paths = {"EMA": [f"{PACKAGE}.mine.EMA", "lit_engine.callbacks.averaging.EMA"]}
+    monkeypatch.setattr(names, "index_classes", lambda: paths)
+    assert resolve_class_paths({"class_path": "EMA"}) == {"class_path": f"{PACKAGE}.mine.EMA"}
+    assert resolve_class_paths({"class_path": paths["EMA"][1]}) == {"class_path": paths["EMA"][1]}
+
+
 def test_schedulers_may_be_given_by_name():
     """The project and torch each define a OneCycleLR, so its name has two meanings."""
     path = "lit_engine.training.schedules.OneCycleLR"
@@ -58,7 +66,8 @@ def test_other_values_are_unchanged(capsys):
         "unknown": "before_now.tasks.NoSuchTask",
         "a package": "before_now",
         "a file": "data/before_now.tasks",
-        "a table": "houses.CSV",
+        "a table": "houses.Digits",
+        "a table with a date": "houses.2026.Digits",
         "a text": "e.g.",
         "numbers": [7, None, ("a", 2)],
         "words of a vocabulary": ["before_now.tasks.ImageClassifier"],

@@ -35,6 +35,34 @@ def test_overlays_append_callbacks(lit):
     assert (result.run / "checkpoints" / "last.ckpt").exists()
 
 
+@pytest.fixture
+def printed(lit, capfd):
+    """Return a function that returns the config which `--print_config` shows."""
+
+    def run(*options):
+        with pytest.raises(SystemExit, match="0"):
+            lit("fit -c configs/quickstart.yaml", *options, "--print_config")
+        return yaml.safe_load(capfd.readouterr().out)
+
+    return run
+
+
+@pytest.mark.parametrize("is_class_first", [True, False])
+def test_dotted_keys_of_a_config_may_set_a_class_and_its_argument(printed, workspace, is_class_first):
+    """The values of a sweep are written in this format."""
+    pairs = [("model.optimizer", "torch.optim.SGD"), ("model.optimizer.lr", 0.02), ("trainer.max_epochs", 7)]
+    (workspace / "values.json").write_text(json.dumps(dict(pairs if is_class_first else pairs[::-1])))
+    config = printed("--config values.json")
+    optimizer = config["model"]["init_args"]["optimizer"]
+    assert (optimizer["class_path"], optimizer["init_args"]["lr"]) == ("torch.optim.SGD", 0.02)
+    assert config["trainer"]["max_epochs"] == 7
+
+
+def test_sections_whose_options_are_commented_out_have_no_effect(printed, workspace):
+    (workspace / "empty.yaml").write_text("trainer:\n#  max_epochs: 1\ndata:\n  class_path: Digits\n  init_args:\n")
+    assert printed("--config empty.yaml -c configs/overlays/ema.yaml") == printed("-c configs/overlays/ema.yaml")
+
+
 LISTS = {
     "model.schedulers": (
         "{scheduler: {class_path: StepLR, init_args: {step_size: 5, gamma: 0.9}}, interval: step, frequency: 7}",
@@ -49,12 +77,7 @@ LISTS = {
 
 @pytest.mark.parametrize("key", LISTS)
 @pytest.mark.parametrize("in_config", [True, False])
-def test_a_later_list_completely_replaces_an_earlier_one(lit, workspace, capfd, key, in_config):
-    def printed(*options):
-        with pytest.raises(SystemExit, match="0"):
-            lit("fit -c configs/quickstart.yaml", *options, "--print_config")
-        return yaml.safe_load(capfd.readouterr().out)
-
+def test_a_later_list_completely_replaces_an_earlier_one(printed, workspace, key, in_config):
     def given(item):
         text = f"[{item.replace('StepLR', 'torch.optim.lr_scheduler.StepLR')}]"
         if not in_config:

@@ -287,7 +287,18 @@ def test_seeds_are_paired(make_run, say):
     status, out, _ = say("compare runs/x/a runs/x/b --test val/loss")
     assert (status, "better: p 0.031 (permutation test)" in out) == (0, True)
     assert "6 seeds" in out
+    assert "warning" not in out
     assert say("compare runs/x/b runs/x/a --test val/loss")[0] == 4
+
+
+def test_groups_tested_on_different_data_cause_a_warning(make_run, say):
+    for name in "ab":
+        for seed in range(2):
+            make_run(
+                f"{name}/{seed}", (0.5 + seed / 10,), seed=seed, data={"train": "0", "test": name if seed else "0"}
+            )
+    out = say("compare runs/x/a runs/x/b --test test/loss")[1]
+    assert "warning: the test data differ between runs/x/a/1 and runs/x/b/1\n" in out
 
 
 def test_unused_columns_of_the_input_may_contain_nan(make_run, say):

@@ -1,5 +1,7 @@
 """Ordinary DataLoaders have a reproducible order and reproducible random numbers, even if a run resumes mid-epoch."""
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     Sampler,
+    TensorDataset,
     WeightedRandomSampler,
     get_worker_info,
 )
@@ -164,6 +167,59 @@ class Opened(Noisy):
 
 def open_file(worker):
     get_worker_info().dataset.file = [10 * index for index in range(16)]
+
+
+class Indexing(DataLoader):
+    """Reads a whole batch with one index operation, and adds noise to it."""
+
+    def __iter__(self):
+        for indices in self.batch_sampler:
+            yield self.dataset.tensors[0][indices], torch.rand(len(indices))
+
+
+class Permuting(DataLoader):
+    """Does not use its sampler."""
+
+    def __iter__(self):
+        for indices in torch.randperm(len(self.dataset)).split(self.batch_size):
+            yield self.collate_fn([self.dataset[int(index)] for index in indices])
+
+
+class Forwarding(DataLoader):
+    """Changes the batches of its base class."""
+
+    def __iter__(self):
+        for indices, noise in super().__iter__():
+            yield indices, noise + torch.rand(())
+
+
+class Reshuffling(Sampler):
+    """Shuffles its list of indices in place, so that an epoch depends on the previous ones."""
+
+    def __init__(self):
+        self.indices = list(range(16))
+
+    def __len__(self):
+        return 16
+
+    def __iter__(self):
+        random.shuffle(self.indices)
+        yield from self.indices
+
+
+@pytest.mark.parametrize("loader", [
+    lambda: Indexing(TensorDataset(torch.arange(16)), batch_size=4, shuffle=True),
+    lambda: Permuting(Noisy(), batch_size=4),
+    lambda: Forwarding(Noisy(), batch_size=4, shuffle=True, num_workers=1),
+    lambda: DataLoader(Noisy(), batch_size=4, sampler=Reshuffling()),
+], ids=["indexing", "permuting", "forwarding", "reshuffling"])  # fmt: skip
+def test_loaders_and_samplers_of_a_users_class_resume_exactly(fit, tmp_path, loader):
+    whole = fit(loader(), [SaveAt(10, tmp_path / "saved.ckpt")], max_epochs=4)
+    for epoch in range(4):
+        assert sorted(drawn(whole[4 * epoch : 4 * epoch + 4])) == list(range(16))
+    assert list(drawn(whole[:4])) != list(drawn(whole[4:8]))
+    resumed = fit(loader(), checkpoint=tmp_path / "saved.ckpt", max_epochs=4)
+    torch.testing.assert_close(resumed, whole[10:], rtol=0, atol=0)
 
 
 def test_worker_init_fn_may_modify_the_dataset(fit):

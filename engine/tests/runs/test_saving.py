@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from helpers import TINY, TOY, differences, free_port
 from killing import at_call
 from lit_engine.checkpoints.io import read
 from lit_engine.run.directory import RunDir
-from lit_engine.training.saver import Saver
 from toy.tasks import ImageClassifier
 
 FIT = f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=2 --test_after_fit=false"

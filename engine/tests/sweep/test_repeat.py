@@ -176,16 +176,19 @@ def test_sample_averaged_metrics_are_also_pooled_over_folds(lit, inline, monkeyp
 
 def test_data_columns_named_fold_or_seed_get_a_prefix(tmp_path, monkeypatch):
     monkeypatch.setattr(repeat, "_test_ids", lambda run: {0: "s0", 1: "s1"})
-    (tmp_path / "run" / "predictions").mkdir(parents=True)
-    (tmp_path / "run" / "config.yaml").write_text("seed_everything: 7\n")
-    (tmp_path / "run" / "predictions" / "test.csv").write_text("index,fold,seed,prediction\n0,09,,1\n1,8,5,0\n")
-    trial = SimpleNamespace(run=tmp_path / "run", values={"data.fold": 2})
-    repeat._write_predictions(tmp_path / "predictions.csv", [trial])
+    texts = {"2": "index,fold,seed,prediction\n0,09,,1\n1,8,5,0\n", "3": "index,prediction,probability\n0,1,0.6\n"}
+    for fold, text in texts.items():  # the second table has another column
+        (tmp_path / fold / "predictions").mkdir(parents=True)
+        (tmp_path / fold / "config.yaml").write_text("seed_everything: 7\n")
+        (tmp_path / fold / "predictions" / "test.csv").write_text(text)
+    trials = [SimpleNamespace(run=tmp_path / fold, values={"data.fold": int(fold)}) for fold in texts]
+    repeat._write_predictions(tmp_path / "predictions.csv", trials)
     rows = [*csv.reader((tmp_path / "predictions.csv").read_text().splitlines())]
     assert rows == [
-        ["fold", "seed", "id", "index", "input/fold", "input/seed", "prediction"],
-        ["2", "7", "s0", "0", "09", "", "1"],
-        ["2", "7", "s1", "1", "8", "5", "0"],
+        ["fold", "seed", "id", "index", "input/fold", "input/seed", "prediction", "probability"],
+        ["2", "7", "s0", "0", "09", "", "1", ""],
+        ["3", "7", "s0", "0", "", "", "1", "0.6"],
+        ["2", "7", "s1", "1", "8", "5", "0", ""],
     ]
 
 

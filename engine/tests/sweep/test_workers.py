@@ -1,6 +1,7 @@
 """Tests how trials are sampled, run, resumed, stopped, stored and reported. Trials run `fake_fit.py`."""
 
 import csv
+import html
 import json
 import os
 import re
@@ -303,6 +304,16 @@ def test_quantised_values_are_stored_as_they_were_used(sweep, tmp_path):
     with (tmp_path / "s" / "trials.csv").open() as file:
         assert [row["a"] for row in csv.DictReader(file)] == [repr(value) for value in used]
     assert yaml.safe_load((tmp_path / "s" / "best.yaml").read_text())["drawn"]["a"] == used[0]
+
+
+def test_the_command_for_the_best_config_includes_the_initial_weights(sweep, tmp_path):
+    one = sweep({"method": "grid", "parameters": {"curve": {"value": [0.5]}}}, {"most": 1})
+    assert one.run() == 0
+    file = one.study.rows()[0].run / "provenance.json"
+    file.write_text(json.dumps([{**json.loads(file.read_text())[0], "init_from": "runs/a b"}]))
+    report.write_report(one.study, one.study.rows())
+    for name in ("best.yaml", "index.html"):
+        assert "best.yaml '--init_from=runs/a b'" in html.unescape((tmp_path / "s" / name).read_text())
 
 
 def test_the_best_config_is_removed_if_all_trials_failed(sweep, tmp_path):

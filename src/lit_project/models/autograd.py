@@ -39,7 +39,7 @@ class _Exp(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (result,) = ctx.saved_tensors
-        return grad * result
+        return grad * result.conj()  # complex numbers need the conjugate; real numbers stay the same
 
 
 def exp(x: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.distributed.processes import all_gathered
 from lit_engine.run.directory import RunDir
 from lit_engine.run.metric_names import counterpart, get_stage, is_detail, strip_stage
+from lit_engine.training.task import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -345,7 +346,7 @@ class Figures(DrawsEvaluation):
         if not trainer.is_global_zero:
             return
         split = "test" if trainer.testing else "val"
-        calibration = getattr(pl_module, "notes", {}).get("calibration")
+        calibration = pl_module.notes.get("calibration") if isinstance(pl_module, Task) else None
         if calibration is not None:
             title = f"{split}: expected calibration error {calibration['ece']:.4f}"
             about = "Accuracy per confidence bin. Bars below the diagonal mean that the model is overconfident."

@@ -67,7 +67,7 @@ class PredictionTable(BasePredictionWriter):
             raise UserError(f"{type(pl_module).__name__}.predict_step returned None: return the batch's predictions")
         # Copies, because the tensors may be views of larger ones, or in the shared memory of DataLoader workers.
         values = apply_to_collection(prediction, Tensor, lambda tensor: tensor.cpu().clone())
-        indices = list(batch_indices or ())
+        indices = [int(index) for index in batch_indices or ()]
         stacked = _can_be_per_sample(values, len(indices))
         place = batch_idx * trainer.world_size + trainer.global_rank
         self._found.append((dataloader_idx, place, Batch(torch.stack(values) if stacked else values, indices, stacked)))
@@ -90,7 +90,7 @@ class PredictionTable(BasePredictionWriter):
         rows = [{"index": number, **row} for number, row in enumerate(rows)]  # an index in the row takes precedence
         rows.sort(key=lambda row: row["index"])
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        if self.inputs is None and hasattr(data, "inputs") and getattr(data, "new", None) is None:
+        if self.inputs is None and callable(getattr(data, "inputs", None)) and getattr(data, "new", None) is None:
             self.inputs = data.inputs("test")
         if self.inputs is not None:
             known = {row["index"] for row in rows}

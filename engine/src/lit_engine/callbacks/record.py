@@ -20,11 +20,19 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from lit_engine._lightning import has_validated, logged_values, scales_loss, set_ended, set_root_dir, set_should_stop
+from lit_engine._lightning import (
+    has_validated,
+    logged_steps,
+    logged_values,
+    scales_loss,
+    set_ended,
+    set_root_dir,
+    set_should_stop,
+)
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.data.fingerprint import fingerprints
 from lit_engine.data.module import accumulation_steps
-from lit_engine.distributed.processes import measure_peak_memory, print_once
+from lit_engine.distributed.processes import measure_peak_memory, print_once, replicas
 from lit_engine.errors import NonFiniteError, RunError, UserError
 from lit_engine.run.directory import RunDir, csv_text, write_text
 from lit_engine.run.metric_names import INTERVAL, is_detail, recorded_name, split_stage, strip_stage
@@ -67,6 +75,7 @@ class MetricsCSV(Logger):
         self._saved = monotonic()
         self._changed = False  # whether there are new values to write. A finished run has none, even if it is resumed.
         self.stage: Callable[[], str] = lambda: "train"  # returns the current stage
+        self.step: Callable[[], int] = lambda: 0  # returns the step of values that are logged without a step
         self.experiment: Any = _NoExperiment()
 
     def state_dict(self) -> dict[str, Any]:
@@ -111,7 +120,7 @@ class MetricsCSV(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         self._changed = True
-        step, stage = step or 0, self.stage()
+        step, stage = self.step() if step is None else int(step), self.stage()
         metrics = {n if n in COUNTERS else recorded_name(n, stage): value for n, value in metrics.items()}
         metrics = {n: value.item() if isinstance(value, Tensor | np.generic) else value for n, value in metrics.items()}
         if not self._rows or int(self._rows[-1]["step"]) != step:
@@ -192,7 +201,7 @@ class RunRecord(Callback):
                 one.dirpath = one.dirpath or str(self.run.checkpoints)
                 one.save_last = False  # Lightning's last.ckpt is the newest of the best checkpoints
         if self.metrics is not None:
-            self.metrics.stage = lambda: get_current_stage(trainer)
+            self.metrics.stage, self.metrics.step = lambda: get_current_stage(trainer), lambda: logged_steps(trainer)
         if not trainer.strategy.reduce_boolean_decision(config == self.config):
             found = iterate_changes(yaml.safe_load(config), yaml.safe_load(self.config))
             different = [f"{key} is {here} here and {first} on rank 0" for key, first, here in found]
@@ -237,7 +246,8 @@ class RunRecord(Callback):
         if self.metrics is not None:
             self.metrics.save()
             checkpoint["metrics_csv"] = self.metrics.state_dict()
-        checkpoint["processes"], checkpoint["should_stop"] = trainer.world_size, trainer.should_stop
+        checkpoint["processes"], checkpoint["replicas"] = trainer.world_size, replicas(trainer).size
+        checkpoint["should_stop"] = trainer.should_stop
         if self.hyper_parameters:
             checkpoint["hyper_parameters"] = self.hyper_parameters
         checkpoint.pop("datamodule_hyper_parameters", None)  # config.yaml contains these values, which may be objects
@@ -257,7 +267,8 @@ class RunRecord(Callback):
                 self.metrics.read()
             before, now = checkpoint.get("processes", trainer.world_size), trainer.world_size
             if before != now:
-                print_once(f"number of processes: {before} in the checkpoint, {now} now; {_samples(trainer, before)}")
+                samples = _samples(trainer, checkpoint.get("replicas", before))
+                print_once(f"number of processes: {before} in the checkpoint, {now} now; {samples}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check that the training loss is finite, unless a gradient scaler skips non-finite steps."""
@@ -354,16 +365,18 @@ class RunRecord(Callback):
             return
         size_of = getattr(trainer.datamodule, "size_of", None)  # type: ignore[attr-defined]
         samples = values.get(f"{split}/samples")
-        if size_of is not None and samples is not None and samples != size_of(split):
+        if callable(size_of) and samples is not None and samples != size_of(split):
             print(f"warning: {section}: only {samples:.0f} of {size_of(split)} samples were evaluated", file=sys.stderr)
             values[f"{split}/dataset_size"] = size_of(split)
         checkpoint = str(self.checkpoint) if self.checkpoint else None
         changed = {"changed": self.changed} if self.changed else {}
-        self.run.record(section, {"checkpoint": checkpoint, **changed, **values, **getattr(pl_module, "notes", {})})
+        notes = pl_module.notes if isinstance(pl_module, Task) else {}
+        self.run.record(section, {"checkpoint": checkpoint, **changed, **values, **notes})
 
 
 def _samples(trainer: Trainer, before: int) -> str:
-    """Describe how the number of samples per step changes from `before` processes to the current number."""
+    """Describe how the number of samples per step changes from `before` model replicas to the current number."""
+    now = replicas(trainer).size
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
     if getattr(data, "global_batch_size", None):
         return f"a step still has {data.global_batch_size} samples"
@@ -371,8 +384,10 @@ def _samples(trainer: Trainer, before: int) -> str:
     if not isinstance(each, int):
         return "the number of samples per step changes by the same factor"
     each *= accumulation_steps(trainer)
+    if before == now:
+        return f"a step still has {each * now} samples"
     return (
-        f"a step had {each} × {before} = {each * before} samples and now has {each * trainer.world_size}; "
+        f"a step had {each} × {before} = {each * before} samples and now has {each * now}; "
         "set data.global_batch_size to keep the number"
     )
 

@@ -67,11 +67,13 @@ def resolve_class_name(name: str) -> str:
     name = current().functions.get(name, name)
     package, _, rest = name.partition(".")
     other = bool(rest) and package not in (own, LIBRARY)
-    if other and "." not in rest:  # such as "houses.CSV", the class CSV in houses.py
+    # "houses.CSV" is the class CSV in houses.py, and "houses.2026.CSV" is a file
+    if other and ("." not in rest or not all(map(str.isidentifier, name.split("."))) or Path(name).is_file()):
         return name
     paths = index_classes().get(name.rpartition(".")[2], [])
-    # If several classes have the same name, use the class whose path was given.
+    # If several classes have the same name, use the class whose path was given, or else the project's class.
     paths = [path for path in paths if path in (name, f"{own}.{rest}")] or paths
+    paths = [path for path in paths if path.startswith(f"{own}.")] or paths
     if len(paths) != 1 or (other and (not package.isidentifier() or package in sys.modules or find_spec(package))):
         return IN_TORCH.get(name, name)
     if other:
@@ -88,6 +90,8 @@ def resolve_class_paths(value: Any) -> Any:
             else resolve_class_paths(item)
             for key, item in value.items()
         }
+        if "class_path" in found and found.get("init_args", {}) is None:  # all arguments are commented out
+            found["init_args"] = {}
         for key in ("callbacks", "callbacks+", "schedulers"):  # a list of names, such as `[Figures]`
             if isinstance(found.get(key), list):
                 found[key] = [resolve_class_name(item) if isinstance(item, str) else item for item in found[key]]

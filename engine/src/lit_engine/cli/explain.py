@@ -53,6 +53,8 @@ def short_message(error: Exception, args: Sequence[str]) -> str | None:
     # raised by torch's inductor
     if re.search(r"No working C\+\+ compiler|Failed to find C compiler", str(error)):
         return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
+    if "SyncBatchNorm layers only work with GPU" in str(error):  # raised by torch
+        return "trainer.sync_batchnorm needs GPUs: remove it, or set trainer.accelerator=gpu"
     # Errors about a logged value, such as a tensor with several elements, about a checkpoint that does not fit the
     # layers created by a hook, about a Lightning 1 hook, or about an interval longer than an epoch
     told = str(error).strip()
@@ -138,7 +140,12 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
         modules = [*CLASS_MODULES, *quoted[:1]]
         classes = {name: f"{module}.{name}" for module in modules for name in dir(import_module(module))}
         classes |= {name: name for name in index_classes()}
-        near = nearest(quoted[1] if quoted else last, classes)
+        wrong = quoted[1] if quoted else last
+        if len(paths := index_classes().get(wrong, [])) > 1:
+            return f": several classes have this name, so write {' or '.join(paths)}"
+        if wrong in classes:  # a config needs more than the name of the class
+            return f": write {{class_path: {wrong}}}"
+        near = nearest(wrong, classes)
         return f"; did you mean {classes[near]}?" if near else ""
     if reason.startswith("Import path") and (given := re.search(r"Given value: (?:.*class_path\W+)?([\w.]+)", message)):
         with suppress(ImportError, AttributeError, ValueError):

@@ -112,7 +112,7 @@ def prepare(args: Sequence[str]) -> Invocation:
     source = run or (RunDir.to_fork(fork)[0] if (fork := first.get("--fork")) else None)
     words: list[str] = []
     has_config = False
-    for option, value in given:
+    for option, value in (pair for one in given for pair in _without_dots(*one)):
         if option in NEED_A_VALUE and value in (None, "", "~"):  # YAML reads these as null
             raise UserError(f"{option} needs a value")
         if value is None:
@@ -148,12 +148,27 @@ def prepare(args: Sequence[str]) -> Invocation:
     return Invocation(words, run, source.path.absolute().parent.name if source else name_of(first_config))
 
 
+def _without_dots(option: str, value: str | None) -> list[tuple[str, str | None]]:
+    """Return an option as (option, value). Keys of a config that contain dots, as in sweeps, become further options.
+
+    The parser would ignore either a class (`model.optimizer`) or its argument (`model.optimizer.lr`).
+    """
+    content = (content_of(value) if option == CONFIG and value else None) or {}
+    dotted = sorted((key for key in content if "." in str(key)), key=lambda key: key.count("."))
+    if not dotted:
+        return [(option, value)]
+    rest = {key: part for key, part in content.items() if key not in dotted}
+    return [(CONFIG, _text(rest)), *((f"--{key}", _flow(content[key])) for key in dotted)]
+
+
 def _config(file: str, is_first: bool) -> list[str]:
     """Return the options that pass a config file, or the text of a config, to the parser."""
     content = content_of(file)
     if content is None:
         return [f"{CONFIG}={file}"]
     found = resolve_class_paths(content)
+    if found.get("trainer", {}) is None:  # all options are commented out
+        del found["trainer"]
     words = [f"{CONFIG}={file if found == content else _text(found)}"]
     return words if is_first or not _has_mappings(found) else [f"{CONFIG}={_text(_empty_lists(found))}", *words]
 

@@ -111,13 +111,14 @@ class Connection:
     def report(self, error: Exception, message: str | None) -> None:
         """Print the message or traceback of the error that is being handled, and kill the launched processes.
 
-        A process that has lost its connection to a failed process prints only one line, because the failed process
-        reports the cause. If several processes fail with the same error, only rank 0 reports it.
+        A process that waited for a failed or slow process prints only one line, because a failed process reports the
+        cause. If several processes fail with the same error, only rank 0 reports it.
         """
         self.stop_watching()
         rank, key = self.strategy.global_rank, f"reported {type(error).__name__}: {error}"
         if message is None and (isinstance(error, dist.DistError) or "gloo/transport" in str(error)):
-            message = shorten(f"rank {rank} ended because another rank disconnected: {error}", 300)
+            why = "did not respond in time" if "timed out" in str(error).lower() else "disconnected"
+            message = shorten(f"rank {rank} ended because another rank {why}: {error}", 300)
         elif rank and self._is_set(key):
             return
         if message is None:

@@ -311,6 +311,12 @@ class RunDir:
         """Return the content of provenance.json. Raises RunError if the file is broken."""
         return self.read_json("provenance.json", [])
 
+    def initial_weights(self) -> list[str]:
+        """Return the options `--init_from` and `--init_prefixes` of the run, which config.yaml omits."""
+        first = (self.entries() or [{}])[0]
+        words = [f"--init_from={first['init_from']}"] if first.get("init_from") else []
+        return words + ([f"--init_prefixes={json.dumps(first['init_prefixes'])}"] if first.get("init_prefixes") else [])
+
     def read_json(self, name: str, default: Any) -> Any:
         """Return the content of a JSON file, or `default`, which has the same type, if the file does not exist.
 

@@ -18,6 +18,7 @@ from lit_engine.checkpoints.choose import checkpoint_to_fork
 from lit_engine.checkpoints.io import read
 from lit_engine.checkpoints.warm_start import FROM_CHECKPOINT, warm_start
 from lit_engine.classes.names import resolve_class_paths
+from lit_engine.data.fingerprint import fingerprint
 from lit_engine.distributed.processes import is_first, print_once, warn_once
 from lit_engine.errors import CheckpointError, UserError
 from lit_engine.run.directory import RunDir, write_text
@@ -117,6 +118,8 @@ class Fork(Callback):
             saved = []
         options = {key.rpartition(".")[2].partition("[")[0] for key in self._changed}  # an option may be a list
         alike = all(key.startswith("model.optimizer.") for key in self._changed) and "lr" not in options
+        if (before := content.get("optimization")) is not None and before == describe_optimization(trainer):
+            alike, options = True, set()
         schedulers: list[Any] = [config.scheduler for config in trainer.lr_scheduler_configs]
         lengths = [lengths_in(one) for one in content["lr_schedulers"]]
         restores = saved and alike and lengths == [lengths_in(one.state_dict()) for one in schedulers]
@@ -160,6 +163,14 @@ class Fork(Callback):
                 waits = config.reduce_on_plateau or isinstance(config.scheduler, ReduceLROnPlateau)
                 for _ in range(0 if waits else done // every):
                     config.scheduler.step()  # type: ignore[call-arg]
+
+
+def describe_optimization(trainer: Trainer) -> str | None:
+    """Return a hash of the initial options of optimizers and schedules, or None if the module is a task."""
+    if isinstance(trainer.lightning_module, Task):
+        return None
+    groups = [{**group, "params": type(one).__name__} for one in trainer.optimizers for group in one.param_groups]
+    return fingerprint([groups, [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs]])
 
 
 def _fits(optimizer: Optimizer, saved: Mapping[str, Any]) -> bool:

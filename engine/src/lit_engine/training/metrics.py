@@ -60,8 +60,10 @@ class Metrics:
     def start(self, task: Any) -> None:
         for metric in self.named.values():
             metric.reset()
-            # Reduce over replicas only, so that each batch counts once.
-            metric.to(task.device).process_group = replicas(task.trainer).group
+            # Reduce over replicas only, so that each batch counts once. A metric may contain other metrics.
+            for part in metric.to(task.device).modules():
+                if isinstance(part, Metric):
+                    part.process_group = replicas(task.trainer).group
 
     def update(self, values: Iterable[Any]) -> None:
         values = list(values)

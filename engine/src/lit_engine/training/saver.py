@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import ModelPruning, StochasticWeightAveraging,
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 from lit_engine import _lightning
 from lit_engine.checkpoints.callback import Checkpoint, fast_dev_run
@@ -26,6 +27,7 @@ from lit_engine.data.sampler import Loader, global_seed
 from lit_engine.distributed.processes import SIGNALS, Maximum, all_gathered, is_first, print_once, replicas, warn_once
 from lit_engine.distributed.sharding import local_shards, total_norm
 from lit_engine.errors import UserError
+from lit_engine.training.fork import describe_optimization
 from lit_engine.training.schedules import check_lengths
 from lit_engine.training.task import Task
 
@@ -132,6 +134,7 @@ class Saver(Callback):
         self._precedes_plateau = False  # whether the run was stopped before Lightning stepped ReduceLROnPlateau
         self._metrics: dict[str, Any] = {}
         self._logged: list[dict[str, Any]] = []  # values logged in this epoch before resuming
+        self._optimization: str | None = None  # hash of the initial options of a plain module's optimizers
         self._batches: int | None = None  # batches per epoch when the run was stopped
         self._accumulation: int | None = None  # batches per optimizer step when the run was stopped
         self.resumed_schedules: Sequence[Any] = ()  # saved states, for a module that is not a task
@@ -176,6 +179,7 @@ class Saver(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check the schedules of a resumed run before Lightning restores their states."""
         check_lengths(trainer, self.resumed_schedules)
+        self._optimization = describe_optimization(trainer)
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._defer()
@@ -472,6 +476,7 @@ class Saver(Callback):
             name: [self._trainable_at_start.get(name, now), now] for name, now in trainable.items()
         }
         if not isinstance(pl_module, Task):
+            checkpoint["optimization"] = self._optimization
             checkpoint["batches"] = trainer.num_training_batches
             checkpoint["accumulation"] = trainer.accumulate_grad_batches
         if not pl_module.automatic_optimization:  # each optimizer may be accumulating gradients
@@ -490,7 +495,8 @@ class Saver(Callback):
         self._precedes_plateau = checkpoint.get("precedes_plateau", False)
         _lightning.skip_sanity_check(trainer)
         shares, (size, rank, _) = checkpoint.get("logged_so_far", []), replicas(trainer)
-        if trainer.state.fn == "fit" and len(shares) == size:
+        is_same = checkpoint.get("processes", trainer.world_size) == trainer.world_size and len(shares) == size
+        if trainer.state.fn == "fit" and is_same:
             self._logged = shares[rank]["logged"]
             self._saved_states = shares[rank]["states"]
             # a tracker needs all its metrics to load a state dict
@@ -546,10 +552,12 @@ def _batch_norm_buffers(module: LightningModule) -> dict[str, Tensor]:
 def _sums(module: LightningModule) -> list[Tensor]:
     """Return the sums of the weights and of rank 0's buffers. The sums show whether the values have changed.
 
-    In automatic optimization, DDP overwrites the buffers of other ranks when validation starts.
+    In automatic optimization, DDP overwrites the buffers of other ranks when validation starts. FSDP2 uses copies of
+    the weights in validation.
     """
+    weights = () if any(isinstance(part, FSDPModule) for part in module.modules()) else module.parameters()
     buffers = module.buffers() if module.global_rank == 0 or not module.automatic_optimization else ()
-    tensors = local_shards([*module.parameters(), *buffers])
+    tensors = local_shards([*weights, *buffers])
     return [one.detach().sum(dtype=torch.promote_types(one.dtype, torch.float32)) for one in tensors]
 
 

@@ -1,7 +1,6 @@
 """Repeats a training run with the same code, versions, options and data, and compares the results (`reproduce RUN`)."""
 
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -96,7 +95,7 @@ def check(run: RunDir) -> dict[str, Any]:
         raise irreproducible(run, f"the initial weights {weights} do not exist")
     if (fork := entry.get("fork")) and not Path(fork["run"], "config.yaml").exists():
         raise irreproducible(run, f"the run was forked from {fork['run']}, which does not exist")
-    return {**entries[-1], **{name: entry.get(name) for name in ("init_from", "init_prefixes", "fork")}}
+    return {**entries[-1], "fork": entry.get("fork")}
 
 
 def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str) -> RunDir:
@@ -117,8 +116,7 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
     if fork:
         is_kept = (RunDir(source).checkpoints / fork["checkpoint"]).is_file()
         words.append(f"--fork={source}@{fork['checkpoint'] if is_kept else fork['epochs'] - 1}")
-    if entry["init_from"]:
-        words += [f"--init_from={entry['init_from']}", f"--init_prefixes={json.dumps(entry['init_prefixes'])}"]
+    words += run.initial_weights()
     if run.config().get("trainer", {}).get("logger"):
         words.append("--trainer.logger=null")  # metrics.csv is enough
     # Without PYTHONSAFEPATH, Python would import the package in the working folder instead of the commit's package.

@@ -134,6 +134,7 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
     if unpaired := [run.path for group in groups for key, run in group.items() if key not in keys]:
         notes.append(f"ignored {first_of(unpaired)}: the other group has no run with the same seed or fold")
     is_folds = len({fold for fold, _ in keys}) > 1
+    different: list[str] = []
     values: dict[Any, list[tuple[float, float]]] = {}
     for key in keys:
         one, other = groups[0][key], groups[1][key]
@@ -144,6 +145,10 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
         if not np.isfinite(pair).all():
             raise UserError(f"{metric} must be finite: it is {pair[0]} in {one.path} and {pair[1]} in {other.path}")
         values.setdefault(key[0] if is_folds else key, []).append(pair)
+        if one.data.get("test") != other.data.get("test"):
+            different.append(f"{one.path} and {other.path}")
+    if different:
+        notes.append(f"warning: the test data differ between {first_of(different)}")
     if not is_folds and len(keys) < PERMUTED:
         notes.append(f"with at least {PERMUTED} seeds, a permutation test is used, which does not assume normality")
     means = np.array([np.mean(pairs, axis=0) for pairs in values.values()])

@@ -3,9 +3,9 @@
 The `fit` options `-c OVERLAY.yaml`, `--seed_everything=1` and all options with a dot, such as
 `--trainer.max_epochs=2`, apply to each trial. Pass the same options each time.
 
-%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --workers 2     start or continue the search, on one or more machines
-%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --report        write the table and the plots so far
-%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --dry_run       print commands that cover all values and limits
+%(prog)s configs/sweeps/quickstart_cnn.yaml --workers 2     start or continue the search, on one or more machines
+%(prog)s configs/sweeps/quickstart_cnn.yaml --report        write the table and the plots so far
+%(prog)s configs/sweeps/quickstart_cnn.yaml --dry_run       print commands that cover all values and limits
 """
 
 import argparse
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def option_parser() -> argparse.ArgumentParser:
     """Return the argument parser of `sweep`."""
     parser = OptionParser("sweep", __doc__)
-    parser.add_argument("file", type=Path, metavar="FILE", help="such as configs/sweeps/fashion_mnist_mlp.yaml")
+    parser.add_argument("file", type=Path, metavar="FILE", help="such as configs/sweeps/quickstart_cnn.yaml")
     parser.add_argument("--workers", type=at_least(1), default=1, help="concurrent trials in this process (default: 1)")
     parser.add_argument(
         "--count", type=at_least(1), help="total number of trials (default: run_cap in the file, or the whole grid)"

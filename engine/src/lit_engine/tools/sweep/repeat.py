@@ -202,7 +202,8 @@ def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
                 rows.append((seed, row.get("index", 0), {**place, **columns}))
     if rows:
         rows.sort(key=lambda row: row[:2])
-        write_text(file, csv_text([columns for _, _, columns in rows]))
+        names = list(dict.fromkeys(name for _, _, columns in rows for name in columns))  # runs may differ in columns
+        write_text(file, csv_text([columns for _, _, columns in rows], names))
         print(f"out-of-fold predictions: {file}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from optuna.importance import get_param_importances
 
 from lit_engine.project import program
-from lit_engine.run.directory import write_text
+from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.metric_names import strip_stage
 from lit_engine.tools.pages.chart import STYLE, Series, chart, positions
 from lit_engine.tools.pages.html import Cell, code, heading, link, page, paragraph, table
@@ -53,11 +53,15 @@ def write_report(study: Study, rows: Sequence[Trial]) -> None:
         config = (rows[0].run / "config.yaml").read_text(encoding="utf-8").partition("\n")[2]  # without its header
         config = config.replace("\ntest_after_fit: false\n", "\ntest_after_fit: true\n")  # trials skip the test
         found = f"trial {rows[0].number}, {study.config.metric} {rows[0].value:.6g}"
-        head = (
-            f"# The best of {len(rows)} trials in a sweep: {found}.\n#\n#   {program()} fit -c {quote(str(best))}\n#\n"
-        )
+        head = f"# The best of {len(rows)} trials in a sweep: {found}.\n#\n#   {_command(study, rows[0])}\n#\n"
         write_text(best, head + config)
     write_text(study.folder / "index.html", page_of(study, rows))
+
+
+def _command(study: Study, best: Trial) -> str:
+    """Return the command that trains with the config of the best trial."""
+    words = [program(), "fit", "-c", str(study.folder / "best.yaml"), *RunDir(best.run).initial_weights()]
+    return " ".join(map(quote, words))
 
 
 def page_of(study: Study, rows: Sequence[Trial]) -> str:
@@ -67,7 +71,7 @@ def page_of(study: Study, rows: Sequence[Trial]) -> str:
     best = folder / "best.yaml"
     if best.exists():
         parts += [heading("Best trial"), paragraph(f"Trial {rows[0].number}: {metric} {rows[0].value:.6g}.")]
-        parts += [code(f"{program()} fit -c {quote(str(best))}"), code(best.read_text(encoding="utf-8"), "The config")]
+        parts += [code(_command(study, rows[0])), code(best.read_text(encoding="utf-8"), "The config")]
     good = sorted((row for row in rows if row.has_result), key=lambda row: row.number)
     if len(good) > 1:
         parts += [heading("Trials and parameters"), f'<div class="charts">{"".join(plots(study, good))}</div>']
