@@ -65,7 +65,7 @@ $(INSTALLED): pyproject.toml requirements.lock $(wildcard engine/pyproject.toml)
 	    { echo "cannot create .venv: on Debian and Ubuntu, run apt install python3-venv"; rm -rf .venv; exit 1; }
 ifeq ($(INSTALLER),pip)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(LIBRARY) --editable .
+	$(BIN)/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps --no-build-isolation $(LIBRARY) --editable .
 else
 	@command -v uv >/dev/null || test -x $(BIN)/uv || $(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.6"
 # Compile bytecode now, as pip does. Otherwise the first start compiles it, or every start if Python cannot write files.

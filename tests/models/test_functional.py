@@ -15,6 +15,7 @@ def test_exp_has_the_correct_derivatives():
     assert torch.equal(exp(x), x.exp())
     assert gradcheck(exp, x)
     assert gradgradcheck(exp, x)
+    assert gradcheck(exp, torch.randn(3, dtype=torch.cdouble, requires_grad=True))
 
 
 def test_scale_gradient_multiplies_the_gradient_by_the_factor():

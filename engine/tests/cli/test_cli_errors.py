@@ -69,6 +69,9 @@ CASES = {
     f"{Q} --trainer.callbacks+=EarlyStopping --trainer.callbacks.mode=min --trainer.callbacks.monitor=val/los": [
         "monitor: val/los is not logged in validation. Logged metrics: val/accuracy, val/loss"
     ],
+    f"{Q} --trainer.logger+=CSVLoger": ["trainer.logger", "did you mean lightning.pytorch.loggers.CSVLogger?"],
+    "repeat quikstart --seeds 1": ["quikstart is neither a config nor a run; did you mean quickstart?"],
+    "sweep gird": ["no sweep gird; did you mean grid?"],
     f"{Q} --trainer.limit_val_batches=0": ["monitor: val/loss is not logged in validation", "none (no validation)"],
     f"{Q} --trainer.logger+=CSVLogger": ["trainer.logger", "required: save_dir"],
     f"{Q} --model.metrics=[MulticlasF1Score]": ["model.metrics", "did you mean torchmetrics", "MulticlassF1Score?"],
@@ -149,6 +152,8 @@ def test_an_empty_name_does_not_mean_the_current_folder(lit, command):
         ("        interval: step\n", "", ["interval"]),  # there is no default
         ("OneCycleLR", "OneCycelLR", ["OneCycelLR", "did you mean OneCycleLR"]),
         ("monitor: val/loss", "monitor: val/los", ["val/los", "val/loss"]),
+        ("mode: min", "mode: minimum", ["trainer.callbacks.mode", "minimum; did you mean min?"]),
+        ("seed_everything:", "seed:", ["'seed' is not accepted; did you mean seed_everything?"]),
     ],
 )
 def test_mistakes_in_config_files_print_a_short_error_with_a_hint(lit, workspace, old, new, words):

@@ -126,6 +126,8 @@ def _option_meant(reason: str, parser: Any) -> str:
     if config := re.search(r"\S+\.ya?ml$", reason):
         return f"; did you mean -c {config[0]}?"
     top = quoted[-1].partition(".")[0]  # a top-level key of a config
+    if quoted[-1] in SHORT:
+        return f"; did you mean {SHORT[quoted[-1]]}?"
     names = [option.removeprefix("--") for option in options]
     return did_you_mean(quoted[-1] if top in names else top, names)
 

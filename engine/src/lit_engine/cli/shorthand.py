@@ -75,10 +75,13 @@ def _positional(word: str, configs: dict[str, Path], command: str) -> str:
     if re.match(r"[A-Za-z_]\w*(\.\w+)*\+?=", word):
         raise UserError(f"{word} is not an option. Write --{word}")
     if command == "sweep":  # the argument of `sweep` is the sweep file
-        return str(configs.get(f"sweeps/{word.removeprefix('sweeps/')}", word))
+        if not Path(word).exists() and (name := f"sweeps/{word.removeprefix('sweeps/')}") not in configs:
+            names = [name.removeprefix("sweeps/") for name in configs if name.startswith("sweeps/")]
+            raise UserError(f"no sweep {word}{did_you_mean(Path(word).stem, names)}")
+        return word if Path(word).exists() else str(configs[name])
     if file := _config_file(word, configs):
         return f"{CONFIG}={file}"
-    if command == "repeat" or word in SUBCOMMANDS:  # a seed, or a word that the parser rejects
+    if (command == "repeat" and word.lstrip("-").isdecimal()) or word in SUBCOMMANDS:  # a seed or an invalid word
         return word
     if word == "latest" or Path(word).is_dir():
         return f"--run={RunDir.open(word).path if word != 'latest' else word}"

@@ -70,6 +70,8 @@ class SweepConfig:
         _require(
             metric["goal"] in ("minimize", "maximize"), f"goal must be minimize or maximize, got {metric['goal']!r}"
         )
+        run_cap = int(content.get("run_cap") or 0)
+        _require(run_cap >= 0, f"run_cap must not be negative, got {run_cap}")
         parameters = parse_parameters(content.get("parameters"))
         given: dict[str, list[str]] = {}
         for option, _, value in (word.partition("=") for word in overrides):
@@ -83,7 +85,7 @@ class SweepConfig:
             parameters=[list_values(p.name, p.values()) for p in parameters] if method == "grid" else parameters,
             command=_command(content.get("command"), overrides),
             pruner=_pruner(content.get("early_terminate")),
-            run_cap=int(content.get("run_cap") or 0),
+            run_cap=run_cap,
             identity=json.loads(json.dumps({**{key: content.get(key) for key in KEYS}, "metric": metric, **given})),
         )
 
