@@ -3,6 +3,7 @@
 import csv
 
 import pytest
+import torch
 
 from lit_engine.callbacks.record import MetricsCSV
 
@@ -35,6 +36,13 @@ def test_metrics_logged_at_the_same_step_share_a_row(tmp_path):
         {"epoch": 0, "step": 0, "train/loss": 2.5, "val/loss": 2.25},
         {"step": 5, "train/loss": 1.5},
     ]
+
+
+def test_steps_may_be_tensors_floats_or_omitted(tmp_path):
+    logger = MetricsCSV(tmp_path)
+    logger.step = lambda: 7
+    log(logger, (torch.tensor(1), {"loss": 2.0}), (2.5, {"loss": 1.0}), (None, {"loss": 0.5}))
+    assert rows(tmp_path) == [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}, {"step": 7, "loss": 0.5}]
 
 
 def test_file_is_complete_after_repeated_saves_and_late_columns(tmp_path):

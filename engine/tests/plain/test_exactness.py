@@ -18,6 +18,7 @@ from torchmetrics import MeanMetric, MinMaxMetric, RunningMean
 
 from helpers import differences, run_in
 from killing import at_call
+from lit_engine.checkpoints.io import read
 from lit_engine.load import load_data
 from lit_engine.run.directory import RunDir
 
@@ -352,6 +353,25 @@ def test_only_schedules_that_need_a_metric_wait_for_it(lit):
     with (child / "metrics.csv").open() as lines:
         rates = [float(row["val_rate"]) for row in csv.DictReader(lines) if row["val_rate"]]
     assert rates == [0.01, 0.005, 0.02, 0.01]
+
+
+class Halving(Classifier):
+    """Halves its learning rate after each epoch."""
+
+    def on_train_epoch_end(self):
+        for group in self.optimizers().param_groups:
+            group["lr"] /= 2
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=self.hparams.learning_rate)
+
+
+@pytest.mark.parametrize(("option", "rate"), [("name=other", 0.01 / 2**3), ("learning_rate=0.08", 0.08 / 2)])
+def test_a_fork_keeps_the_learning_rate_unless_the_optimizer_changes(lit, option, rate):
+    parent = lit(f"fit {FIT}Halving --data metric_objects.Data").run
+    child = lit(f"fit --fork {parent} --model.{option} --epochs 3 --name child").run
+    (group,) = read(child / "checkpoints" / "last.ckpt")["optimizer_states"][0]["param_groups"]
+    assert group["lr"] == pytest.approx(rate)
 
 
 class ByEpoch(Monitoring):

@@ -352,6 +352,39 @@ def test_values_that_cannot_be_columns_in_every_batch_are_saved_unchanged(lit):
     assert saved == [[10 * n + k for k in range(n + 1)] for n in range(6)]
 
 
+class Colliding(Mean):
+    """Has an attribute with the name of a task's attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.notes = ["from the author"]
+
+    def test_step(self, batch, batch_idx):
+        self.log_dict({"value": batch[0].mean(), "samples": 1.0})
+
+    def predict_step(self, batch, batch_idx):
+        return batch[0]
+
+
+class CollidingData(SixData):
+    """Has attributes with the names of methods of the library, and a sampler that yields tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.inputs, self.size_of = torch.arange(6.0), {"test": 6}
+
+    def test_dataloader(self):
+        return DataLoader(TensorDataset(self.inputs), batch_size=4, sampler=torch.arange(6).flip(0))
+
+
+def test_attributes_may_have_the_names_of_the_librarys_own_attributes(lit):
+    run = lit("fit --model=test_features.Colliding --data=test_features.CollidingData --epochs 1").run
+    assert lit(f"test {run}").status == 0
+    assert lit(f"predict {run}").status == 0
+    rows = rows_of(next((run / "predictions").glob("*.csv")))
+    assert [(int(row["index"]), float(row["prediction"])) for row in rows] == [(n, n) for n in range(6)]
+
+
 class Detector(Mean):
     """Predicts a box for each positive sample. Only the last of three samples is positive."""
 

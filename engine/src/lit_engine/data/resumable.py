@@ -249,7 +249,8 @@ def _parts(sampler: Any) -> Iterator[Any]:
     """Yield a sampler and the samplers inside it. Lightning wraps samplers for several processes."""
     while sampler is not None:
         yield sampler
-        sampler = getattr(sampler, "sampler", None) or getattr(getattr(sampler, "dataset", None), "_sampler", None)
+        inner = getattr(sampler, "sampler", None)
+        sampler = getattr(getattr(sampler, "dataset", None), "_sampler", None) if inner is None else inner
 
 
 class SeededSamples:
