@@ -289,6 +289,7 @@ def test_seeds_are_paired(make_run, say):
     assert "6 seeds" in out
     assert "warning" not in out
     assert say("compare runs/x/b runs/x/a --test val/loss")[0] == 4
+    assert say("compare runs/x/a runs/x/b --test val/loss val/loss")[1] == out  # no correction for a second test
 
 
 def test_groups_tested_on_different_data_cause_a_warning(make_run, say):

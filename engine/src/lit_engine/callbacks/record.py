@@ -313,7 +313,8 @@ class RunRecord(Callback):
         if best is not None and best.best_model_score is not None:
             path, folder = Path(best.best_model_path), self.run.checkpoints
             values["best_checkpoint"] = str(path.relative_to(folder) if path.is_relative_to(folder) else path)
-            values[f"best {best.monitor}"] = best.best_model_score.item()
+            if best.best_model_score.isfinite():  # a metric may always be NaN
+                values[f"best {best.monitor}"] = best.best_model_score.item()
         self.run.record("fit", values)
 
     def _training_metrics(self, trainer: Trainer) -> dict[str, float]:
