@@ -231,9 +231,27 @@ class Samples(Classifier):
         self.count = checkpoint["count"]
 
 
-@pytest.mark.parametrize("model", [Validating, Samples])
-def test_a_signal_during_validation_does_not_count_a_batch_twice(lit, monkeypatch, model):
-    fit = f"fit {FIT}{model.__name__} --data metric_objects.Data --epochs 3"
+class Loads(Data):
+    """Counts the validated batches, and trains on other samples after each of them."""
+
+    count = 0
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        self.count += self.trainer.validating
+        return batch[0] + self.count, batch[1]
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state_dict):
+        self.count = state_dict["count"]
+
+
+@pytest.mark.parametrize(("model", "data"), [
+    (Validating, "metric_objects.Data"), (Samples, "metric_objects.Data"), (Plain, "test_exactness.Loads"),
+])  # fmt: skip
+def test_a_signal_during_validation_does_not_count_a_batch_twice(lit, monkeypatch, model, data):
+    fit = f"fit {FIT}{model.__name__} --data {data} --epochs 3"
     whole = lit(fit, "--name whole")
     assert whole.status == 0, whole.err
     with monkeypatch.context() as patch:

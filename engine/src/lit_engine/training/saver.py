@@ -100,8 +100,8 @@ class Saver(Callback):
     - The run is between epochs, before the first epoch, or after the last epoch.
     - The run has finished an optimizer step that is not followed by a validation.
     - Validation is about to start or is running. A resumed run repeats this validation from its start. If validation
-      has changed weights, buffers, or the state of a callback, the callback waits until the end. It also waits if the
-      module saves its own state in `on_save_checkpoint`.
+      has changed weights, buffers, or the state of another callback or of the data module, this callback waits until
+      the end. It also waits if the module saves its own state in `on_save_checkpoint`.
 
     If a step of `global_batch_size` samples runs out of memory, a resumed run repeats it with smaller micro-batches.
 
@@ -145,7 +145,7 @@ class Saver(Callback):
         self._accumulated: dict[str, Tensor] = {}  # gradients of manual optimization when the run was stopped
         self._states: dict[str, Any] | None = None  # torchmetrics states before the current validation
         self._sums: list[Tensor] = []  # sums of the weights and buffers before the current validation
-        self._callbacks = b""  # states of the callbacks before the current validation
+        self._others = b""  # states of the callbacks and the data module before the current validation
         self._unequal = False  # whether processes have different numbers of validation batches
         # Whether each parameter was trainable, and each submodule in train mode, when training started and when the run
         # was stopped. No parameter has the name of a submodule.
@@ -353,7 +353,7 @@ class Saver(Callback):
                 self._own_buffers = _batch_norm_buffers(pl_module)
                 _lightning.restore_buffers(trainer.strategy, pl_module, trainer.strategy.broadcast(self._own_buffers))
             if self.checkpoint is not None and not trainer.sanity_checking:
-                self._sums, self._callbacks = _sums(pl_module), _callback_states(trainer)
+                self._sums, self._others = _sums(pl_module), _other_states(trainer)
             counts = all_gathered([trainer.num_val_batches], trainer)
             self._unequal = math.inf in counts[0] or any(one != counts[0] for one in counts)
             self._seed(trainer, "validation")
@@ -444,13 +444,14 @@ class Saver(Callback):
             self.checkpoint.keep_epoch(trainer)
 
     def _save_within_validation(self, trainer: Trainer, pl_module: LightningModule) -> bool:
-        """Save unless validation has changed weights, buffers or callbacks. Return whether they are unchanged."""
+        """Save unless validation has changed a state that would be saved. Return whether all states are unchanged."""
         averages = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
         for one in averages:  # averaged weights replace the trained weights during validation
             _lightning.swap_average(one, pl_module)
-        changed = self._sums != _sums(pl_module) or self._callbacks != _callback_states(trainer)
+        changed = self._sums != _sums(pl_module) or self._others != _other_states(trainer)
         # The module's own state may have changed as well. Its hook cannot be called twice to compare the states.
-        changed = changed or (is_overridden("on_save_checkpoint", pl_module) and not isinstance(pl_module, Task))
+        library = Task if isinstance(pl_module, Task) else LightningModule
+        changed = changed or is_overridden("on_save_checkpoint", pl_module, library)
         if trainer.world_size > 1:
             changed = bool(Maximum(int(changed), trainer.strategy.root_device).read())
         if not changed:
@@ -561,10 +562,10 @@ def _sums(module: LightningModule) -> list[Tensor]:
     return [one.detach().sum(dtype=torch.promote_types(one.dtype, torch.float32)) for one in tensors]
 
 
-def _callback_states(trainer: Trainer) -> bytes:
-    """Return the states of the callbacks as bytes, which can be compared."""
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    return pickle.dumps([one.state_dict() for one in callbacks if not isinstance(one, Timer)])
+def _other_states(trainer: Trainer) -> bytes:
+    """Return the states of the callbacks and the data module as bytes, which can be compared."""
+    owners: list[Any] = [*trainer.callbacks, trainer.datamodule]  # type: ignore[attr-defined]
+    return pickle.dumps([one.state_dict() for one in owners if one is not None and not isinstance(one, Timer)])
 
 
 def _finite(module: LightningModule) -> bool:
