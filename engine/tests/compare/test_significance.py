@@ -176,6 +176,17 @@ def test_labels_that_never_occur_count_as_zero_in_f1(make_run, say):
     assert first_score(say, "f1") == pytest.approx(expected)
 
 
+def test_a_sample_is_won_if_its_labels_are_closer_to_the_target(make_run, say):
+    header = "index,labels,target,probability/x,probability/y,probability/z"
+    labels = {"a": ["x;y", "x", "", "z"], "b": ["x", "x;y", "", ""]}
+    for name, found in labels.items():
+        rows = [f"{n},{one},{true},0,0,0" for n, (one, true) in enumerate(zip(found, ["x", "x", "", ""], strict=True))]
+        write(make_run(name), header, rows)
+    for metric in ("f1", "iou"):
+        (found,) = json.loads(say(f"compare runs/x/a runs/x/b --test {metric} --json")[1])["tests"]
+        assert (sorted(found["won"]), found["lost"]) == ([0, 3], [1])
+
+
 def test_segmentation_scores_match_scikit_learn(make_run, say):
     rng = np.random.default_rng(3)
     true = rng.integers(-1, 3, size=(8, 30))  # -1: unlabelled

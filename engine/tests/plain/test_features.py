@@ -258,6 +258,36 @@ def test_the_inputs_of_forward_are_fields_of_a_named_tuple(lit):
     assert rows == [[n, n, 100 * n] for n in range(3)]
 
 
+class Optional(Scaled):
+    """Module with an optional input, as in Hugging Face's models."""
+
+    def forward(self, value, scale=None, labels=None):
+        assert labels is None
+        return super().forward(value, torch.zeros(()) if scale is None else scale)
+
+
+class AnyName(Optional):
+    def forward(self, **inputs):
+        return super().forward(**inputs)
+
+
+class OptionalData(Three):
+    def train_dataloader(self):
+        samples = [{"labels": 0, "scale": torch.tensor(100.0 * n), "value": torch.tensor(n)} for n in range(3)]
+        return DataLoader(samples, batch_size=2)
+
+    val_dataloader = test_dataloader = train_dataloader
+
+
+@pytest.mark.parametrize("model", ["Optional", "AnyName"])
+def test_optional_inputs_of_forward_are_found_by_name(lit, model):
+    run = lit(f"fit --model=test_features.{model} --data=test_features.OptionalData --epochs 1").run
+    assert lit(f"predict {run}").status == 0
+    rows = [[float(value) for value in row.values()] for row in rows_of(next((run / "predictions").glob("*.csv")))]
+    assert rows == [[n, n, 100 * n] for n in range(3)]
+    assert lit(f"export {run} --format pt2").status == 0
+
+
 class LateLayers(Mean):
     """Creates layers in `setup` or `configure_model`."""
 

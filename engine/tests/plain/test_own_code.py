@@ -1,7 +1,9 @@
 """Tests code that is common in LightningModules but not used by `Task`, such as hooks that freeze layers."""
 
+import copy
 import csv
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,10 @@ from torchmetrics import MeanMetric, MetricTracker
 from helpers import differences
 from lit_engine.checkpoints.io import read
 from lit_engine.errors import UserError
+from lit_engine.load import load_model
+from lit_engine.run.directory import RunDir
 from lit_engine.tools.export.parts import name_tensors
+from lit_engine.training.plain import complete_validation, seed_setup
 
 DATA = "--data metric_objects.Data --trainer.log_every_n_steps=3 --epochs 2"
 BATCHES = 10  # per epoch
@@ -530,9 +535,58 @@ def test_unsupported_callbacks_and_checkpoint_contents_are_rejected(lit):
         line = error_of(lit(fit, f"--trainer.callbacks+={finder}"))
         assert finder in line
         assert f"--find {what}" in line
+    line = error_of(lit(fit, "--trainer.callbacks+=OnExceptionCheckpoint --trainer.callbacks.dirpath=."))
+    assert "failed runs continue from last.ckpt" in line
     line = error_of(lit(f"fit --model test_own_code.Storing {DATA}"))
     assert "because it would contain numpy" in line
     assert "store tensors" in line
+
+
+class Collating(Data):
+    def collate(self, samples):
+        return default_collate(samples)
+
+
+def test_methods_of_modules_and_data_can_be_pickled_for_spawned_workers():
+    """A spawned worker receives the object to which its `collate_fn` belongs."""
+    data, module = Collating(), Simple()
+    seed_setup(data, 0)
+    seed_setup(module, 0)
+    complete_validation(data)
+    data.trainer = lambda: None  # cannot be pickled
+    for one in (pickle.loads(pickle.dumps(data.collate)).__self__, copy.deepcopy(data)):
+        assert one.trainer is None
+        assert one.setup.__func__ is Collating.setup
+    assert copy.deepcopy(module).setup.__func__ is Simple.setup
+    assert pickle.loads(pickle.dumps(module)).setup.__func__ is Simple.setup
+
+
+class Scaled(Simple):
+    """Has free options, a frozen scale in eight bits, and skips some steps."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.save_hyperparameters()
+        self.register_buffer("scale", torch.full((1,), options.get("scale", 1.0)).to(torch.float8_e4m3fn))
+
+    def forward(self, x):
+        return self.scale.float() * self.model(x)
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) if batch_idx % 3 else None
+
+    def predict_step(self, batch, batch_idx):
+        return {"sparse": self(batch[0]).to_sparse(), "samples": len(batch[0])}
+
+
+def test_free_options_low_precision_buffers_skipped_steps_and_sparse_outputs_are_supported(lit, workspace):
+    (workspace / "scaled.yaml").write_text("model: {class_path: test_own_code.Scaled, dict_kwargs: {scale: 4.0}}\n")
+    fit = f"fit -c scaled.yaml {DATA} --epochs 1"
+    run = lit(fit).run
+    assert load_model(RunDir(run)).scale.float().item() == 4
+    assert lit(f"predict {run}").status == 0
+    assert torch.load(next((run / "predictions").glob("*.pt")))[0]["sparse"].is_sparse
+    assert lit(f"{fit} --find lr").status == 0
 
 
 class Remembering(Classifier):

@@ -172,6 +172,8 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
         named = {"prediction": outputs}
     columns: dict[str, list[Any]] = {}
     for name, value in named.items():
+        if isinstance(value, Tensor) and value.layout is not torch.strided:  # a sparse tensor
+            return None
         if isinstance(value, Tensor | np.ndarray) and value.ndim == 1:
             columns[name] = value.tolist()
         elif isinstance(value, Tensor | np.ndarray) and value.ndim == 2:

@@ -136,5 +136,5 @@ def warm_start(
     # Load the model's own state dict, whose version metadata keeps torchvision models from renaming weights.
     own = model.state_dict()
     own.update((name, state[name]) for name in found.loaded)
-    model.load_state_dict(own)
+    model.load_state_dict(own, strict=getattr(model, "strict_loading", True))
     return found

@@ -150,9 +150,11 @@ def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[
                 if not _is_harmless(named, key):
                     raise CheckpointError(f"{source}: {key[1:]} is {named}, which a checkpoint must not contain")
             made = vars(parser.instantiate(config))
-        # Add arguments that the parser did not find because a class passes them to its base class via `**kwargs`.
+        # Add arguments that the parser did not find because they belong to `**kwargs`.
         taken = {name for one in kind.__mro__ for name in inspect.signature(one.__init__).parameters}  # type: ignore[misc]
-        made |= {name: value for name, value in parameters.items() if name in taken and name not in names}
+        is_open = any(one.kind is one.VAR_KEYWORD for one in inspect.signature(kind.__init__).parameters.values())
+        more = parameters.keys() - names if is_open else taken & parameters.keys() - set(names)
+        made |= {name: parameters[name] for name in more if not name.startswith("_")}
         return kind(**{**made, **given})
     except (ArgumentError, ValueError, TypeError, ImportError, AttributeError, KeyError, RuntimeError) as error:
         denied = re.search(r"Importing '([^']*)' is not allowed", str(error))

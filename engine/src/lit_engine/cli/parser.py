@@ -271,6 +271,8 @@ def check(subcommand: str, options: Namespace) -> None:
     if any(not re.match(r"https?://[\w.-]", os.path.expandvars(url)) for url in options.notify or ()):
         raise UserError("notify: a URL needs http:// or https:// followed by a host, and its variables must be set")
     strategy, known = options.trainer.strategy, ["auto", *StrategyRegistry.available_strategies()]
+    if isinstance(strategy, str) and any(word in strategy for word in ("spawn", "fork", "notebook")):
+        raise UserError(f"trainer.strategy={strategy} cannot record runs: use ddp instead")
     if isinstance(strategy, str) and strategy.lower() not in known:
         name = strategy.rpartition(".")[2]
         is_class = name[:1].isupper()

@@ -1,6 +1,7 @@
 """Ranks of processes, reductions over processes, and the signals that stop processes."""
 
 import contextlib
+import os
 import resource
 import signal
 import sys
@@ -26,8 +27,11 @@ def first_if_alone(trainer: Any) -> None:
     """Set the rank to 0 if the trainer will run in a single process.
 
     On import, Lightning reads the rank from environment variables of SLURM and torchrun, even for a single process. In
-    a SLURM job with several runs, only the run of the first task would write files.
+    a SLURM job with several runs, only the run of the first task would write files. Lightning does not read NODE_RANK,
+    which is set if the user starts one process on each node.
     """
+    if is_first() and "RANK" not in os.environ and os.environ.get("NODE_RANK", "0") not in ("", "0"):
+        set_rank(1)  # The trainer will set the exact rank.
     if is_first():
         return
     strategy = trainer.strategy if isinstance(trainer.strategy, str) else "auto"

@@ -76,7 +76,7 @@ class RangeTest(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.global_step == len(self.losses):  # gradients are still being accumulated
+        if trainer.global_step == len(self.losses) or not outputs:  # still accumulating, or the step was skipped
             return
         if isinstance(pl_module, Task):
             loss = torch.tensor(pl_module.loss_of_step(outputs), device=pl_module.device)

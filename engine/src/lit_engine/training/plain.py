@@ -1,7 +1,9 @@
 """Support for LightningModules that are not tasks: inputs of `forward`, dataloaders, and missing prediction hooks."""
 
+import copyreg
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import update_wrapper
 from typing import Any
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule
@@ -19,8 +21,9 @@ LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dat
 def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
     """Return a dict from the argument names of `forward` to tensors in the batch.
 
-    In a dict or NamedTuple, inputs have the names of the arguments. In other tuples and lists, and in a NamedTuple with
-    other names, the inputs are the first elements. If the batch is a tensor, this tensor is the only input.
+    In a dict or NamedTuple, inputs have the names of the arguments. Optional arguments are included if the batch
+    contains them, except for `labels`. In other tuples and lists, and in a NamedTuple with other names, the inputs are
+    the first elements. If the batch is a tensor, this tensor is the only input.
 
     Raises:
         UserError: if there is no `forward`, or the batch does not contain a tensor for each argument.
@@ -29,16 +32,37 @@ def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
     if set(needed) <= set(getattr(batch, "_fields", ())):
         batch = batch._asdict()
     if isinstance(batch, Mapping):
-        found = {name: batch[name] for name in needed if name in batch}
+        parameters = inspect.signature(module.forward).parameters
+        accepted = [*parameters, *(batch if _takes_any_name(module) else ())]
+        wanted = [name for name in dict.fromkeys(accepted) if name in needed or name not in ("labels", "label")]
+        found = {name: batch[name] for name in wanted if isinstance(batch.get(name), Tensor)}
+        is_complete = bool(found) and (set(needed) <= found.keys() or _takes_any_name(module))
     else:
         elements = [batch] if isinstance(batch, Tensor) else batch if isinstance(batch, tuple | list) else []
         found = dict(zip(needed, elements, strict=False))
-    if len(found) < len(needed) or not all(isinstance(value, Tensor) for value in found.values()):
+        is_complete = len(found) == len(needed) and all(isinstance(value, Tensor) for value in found.values())
+    if not is_complete:
         raise UserError(
             f"{type(module).__name__}.forward takes {', '.join(needed)}, but the batch has no tensors for them: "
             "implement predict_step to predict, and set example_input_array to export"
         )
     return found
+
+
+def call_forward(module: LightningModule, names: Iterable[str], inputs: Iterable[Tensor]) -> Any:
+    """Call a module with the names and tensors from `inputs_of`."""
+    named = dict(zip(names, inputs, strict=True))
+    parameters = inspect.signature(module.forward).parameters
+    kinds = {parameters[name].kind for name in named if name in parameters}
+    is_known = named.keys() <= parameters.keys() or _takes_any_name(module)
+    if is_known and not kinds & {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL}:
+        return module(**named)
+    return module(*named.values())
+
+
+def _takes_any_name(module: LightningModule) -> bool:
+    """Return whether `forward` has an argument such as `**inputs`."""
+    return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(module.forward).parameters.values())
 
 
 def _arguments_of(module: LightningModule) -> list[str]:
@@ -53,7 +77,9 @@ def _arguments_of(module: LightningModule) -> list[str]:
 def _takes_batch(module: LightningModule, batch: Any) -> bool:
     """Return whether `forward` takes the whole batch, such as a dict of inputs or a graph."""
     (name, *more) = _arguments_of(module)
-    has_parts = name in batch if isinstance(batch, Mapping) else isinstance(batch, Tensor | tuple | list)
+    has_parts = isinstance(batch, Tensor | tuple | list)
+    if isinstance(batch, Mapping):
+        has_parts = name in batch or _takes_any_name(module)
     return not more and (name == "batch" or not has_parts)
 
 
@@ -75,6 +101,29 @@ class OwnData(LightningDataModule):
         return data
 
 
+class Replacement:
+    """Replacement of an object's method, which is pickled and copied as the original method.
+
+    A module or data module is pickled, for example, if one of its methods is the `collate_fn` of a loader whose workers
+    are spawned. Functions within functions cannot be pickled.
+    """
+
+    def __init__(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
+        self.owner, self.name = owner, name
+        update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs)  # type: ignore[attr-defined]
+
+    def __reduce__(self) -> Any:
+        return getattr, (self.owner, self.name)
+
+
+def replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
+    """Replace a method of a module or data module. `vars(owner).pop(name)` restores it."""
+    setattr(owner, name, Replacement(owner, name, function))
+
+
 def seed_setup(owner: LightningModule | LightningDataModule, seed: int) -> None:
     """Seed each call of `setup`, so that random splits are the same in all stages and commands."""
     if isinstance(owner, Task | SplitData):  # their splits have their own generators
@@ -85,7 +134,16 @@ def seed_setup(owner: LightningModule | LightningDataModule, seed: int) -> None:
         seed_everywhere(seed, "setup", type(owner).__name__)
         setup(stage)
 
-    owner.setup = seeded_setup  # type: ignore[method-assign]
+    replace(owner, "setup", seeded_setup)
+    if isinstance(owner, LightningDataModule):
+        copyreg.pickle(type(owner), _reduce_without_trainer)
+
+
+def _reduce_without_trainer(data: LightningDataModule) -> Any:
+    """Pickle a data module for a spawned worker without its trainer, which this library has made unpicklable."""
+    reduced: Any = object.__reduce_ex__(data, 2)
+    create, args, state, *rest = reduced
+    return create, args, {**state, "trainer": None} if isinstance(state, dict) else state, *rest
 
 
 def adds_weights_later(module: LightningModule, callbacks: Iterable[Callback] = ()) -> bool:
@@ -112,7 +170,7 @@ def complete_validation(data: Any) -> None:
             owner.setup("fit")
             return val_dataloader()
 
-    data.val_dataloader = set_up_and_load
+    replace(data, "val_dataloader", set_up_and_load)
 
 
 def complete_prediction(module: LightningModule, data: Any) -> None:
@@ -126,15 +184,15 @@ def complete_prediction(module: LightningModule, data: Any) -> None:
         def predict_step(batch: Any, batch_idx: int = 0, dataloader_idx: int = 0) -> Any:
             if _takes_batch(module, batch):
                 return module(batch)
-            inputs = inputs_of(module, batch).values()
+            inputs = inputs_of(module, batch)
             try:
-                return module(*inputs)
+                return call_forward(module, inputs, inputs.values())
             except (RuntimeError, TypeError) as error:
-                kind, shapes = type(module).__name__, ", ".join(str(tuple(value.shape)) for value in inputs)
+                kind, shapes = type(module).__name__, ", ".join(str(tuple(value.shape)) for value in inputs.values())
                 reason = str(error).partition("\n")[0]
                 raise UserError(f"{kind} has no predict_step, and its forward rejects {shapes}: {reason}") from error
 
-        module.predict_step = predict_step  # type: ignore[method-assign]
+        replace(module, "predict_step", predict_step)
     if (
         isinstance(data, LightningDataModule)
         and kind.predict_dataloader is LightningDataModule.predict_dataloader
@@ -145,4 +203,4 @@ def complete_prediction(module: LightningModule, data: Any) -> None:
             (module if isinstance(data, OwnData) else data).setup("test")
             return data.test_dataloader()
 
-        data.predict_dataloader = predict_dataloader  # type: ignore[method-assign]
+        replace(data, "predict_dataloader", predict_dataloader)

@@ -13,7 +13,13 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelPruning, StochasticWeightAveraging, Timer, WeightAveraging
+from lightning.pytorch.callbacks import (
+    ModelPruning,
+    OnExceptionCheckpoint,
+    StochasticWeightAveraging,
+    Timer,
+    WeightAveraging,
+)
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
@@ -28,6 +34,7 @@ from lit_engine.distributed.processes import SIGNALS, Maximum, all_gathered, is_
 from lit_engine.distributed.sharding import local_shards, total_norm
 from lit_engine.errors import UserError
 from lit_engine.training.fork import describe_optimization
+from lit_engine.training.plain import replace
 from lit_engine.training.schedules import check_lengths
 from lit_engine.training.task import Task
 
@@ -171,6 +178,11 @@ class Saver(Callback):
                 "StochasticWeightAveraging omits the averaged weights from last.ckpt and cannot resume exactly: "
                 "use the overlay configs/overlays/swa.yaml instead"
             )
+        if any(isinstance(one, OnExceptionCheckpoint) for one in callbacks):
+            raise UserError(
+                "OnExceptionCheckpoint makes Lightning start new runs from the file of a failed run: "
+                "remove it, because failed runs continue from last.ckpt"
+            )
         if any(isinstance(one, ModelPruning) for one in callbacks):
             warn_once("warning: ModelPruning omits its masks from last.ckpt, so a resumed run differs")
         if not fast_dev_run(trainer):
@@ -209,7 +221,7 @@ class Saver(Callback):
         self._trainable_at_start = _training_state(pl_module)
         looks = self.after_start, self.after_epoch_start, self.after_step, self.after_validation
         for name, look in zip(LAST_HOOKS, looks, strict=True):
-            setattr(pl_module, name, _call_after(getattr(pl_module, name), look, trainer))
+            replace(pl_module, name, _call_after(getattr(pl_module, name), look, trainer))
 
     def after_start(self, trainer: Trainer) -> None:
         """Freeze the same parameters as when the run was stopped, unless the options now freeze different ones.
@@ -559,6 +571,8 @@ def _sums(module: LightningModule) -> list[Tensor]:
     weights = () if any(isinstance(part, FSDPModule) for part in module.modules()) else module.parameters()
     buffers = module.buffers() if module.global_rank == 0 or not module.automatic_optimization else ()
     tensors = local_shards([*weights, *buffers])
+    # torch cannot add float8 numbers
+    tensors = [one.float() if one.is_floating_point() and one.itemsize == 1 else one for one in tensors]
     return [one.detach().sum(dtype=torch.promote_types(one.dtype, torch.float32)) for one in tensors]
 
 

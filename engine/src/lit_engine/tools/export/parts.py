@@ -9,7 +9,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from lit_engine.errors import UserError
-from lit_engine.training.plain import inputs_of
+from lit_engine.training.plain import call_forward, inputs_of
 
 Run = Callable[..., Sequence[Tensor]]  # runs an exported file
 
@@ -85,7 +85,7 @@ def export_forward(task: LightningModule, batch: Any) -> Exported:
     if len(names) == 1:
         names = [getattr(batch, "_fields", ("inputs",))[0]]
     try:
-        outputs = name_tensors(task(*inputs.values()))
+        outputs = name_tensors(call_forward(task, inputs, inputs.values()))
     except (RuntimeError, TypeError) as error:
         shapes, reason = ", ".join(str(tuple(one.shape)) for one in inputs.values()), str(error).partition("\n")[0]
         raise UserError(
@@ -94,7 +94,7 @@ def export_forward(task: LightningModule, batch: Any) -> Exported:
         ) from error
 
     def compute(*values: Tensor) -> tuple[Tensor, ...]:
-        return tuple(name_tensors(task(*values)).values())
+        return tuple(name_tensors(call_forward(task, inputs, values)).values())
 
     part = Part(task, compute, dict(zip(names, inputs.values(), strict=True)), list(outputs))
 

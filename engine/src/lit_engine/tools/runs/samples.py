@@ -194,7 +194,13 @@ def _classes(kind: str, a: Table, b: Table) -> Samples:
             return (2 * hits / np.maximum(either, 1)).mean(axis=-1)
         return _mean_ratio(2 * hits, either) if kind == "f1" else _mean_ratio(hits, either - hits)
 
-    return Samples(stats, score, [score(rows) for rows in stats])
+    def score_of_sample(rows: Floats) -> Floats:
+        """Return the F1 or IoU of each sample's set of labels, which is 1 if it and the prediction are empty."""
+        hits, predicted, true = (part.sum(axis=-1) for part in np.split(rows, 3, axis=-1))
+        above, below = (2 * hits, predicted + true) if kind == "f1" else (hits, predicted + true - hits)
+        return np.divide(above, below, out=np.ones_like(below), where=below > 0)
+
+    return Samples(stats, score, [(score if pixels else score_of_sample)(rows) for rows in stats])
 
 
 def _mean_ratio(above: Floats, below: Floats) -> Floats:
