@@ -121,3 +121,23 @@ def test_rejects_processes_with_different_configs(tmp_path):
     assert errors[0] == "error: the processes of this run have different configs"
     assert errors[1] == f"{errors[0]}; seed_everything is 1 here and 0 on rank 0"
     assert not list(tmp_path.glob("runs/*/*"))
+
+
+@pytest.mark.slow
+def test_nodes_that_the_user_starts_train_the_same_run(tmp_path):
+    """As Lightning documents for clusters without a scheduler, NODE_RANK numbers the nodes."""
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    options = "--trainer.accelerator=cpu --trainer.num_nodes=2 --trainer.devices=1 --trainer.max_epochs=1"
+    config = ["-c", str(TOY / "configs" / "quickstart.yaml"), "-c", str(TOY / "configs/overlays/ddp.yaml")]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "toy", "fit", *config, *options.split(), *TINY.split()],
+            cwd=tmp_path,
+            env={**os.environ, **address, "NODE_RANK": rank},
+            stdout=subprocess.DEVNULL,
+        )
+        for rank in "01"
+    ]
+    assert [process.wait(timeout=200) for process in processes] == [0, 0]
+    (run,) = tmp_path.glob("runs/*/*")
+    assert json.loads((run / "metrics.json").read_text())["fit"]["train/samples"] == 1257
