@@ -23,7 +23,7 @@ def find_reason(message: str) -> str:
     own = message[max(message.rfind("Problem with given class_path"), 0) :]
     lines = [re.sub(r"^\s*(- )?(Parser key .*: (?=\w)|.* callable class: )?", "", line) for line in own.splitlines()]
     kept = [line.partition(". Got value: Namespace")[0] for line in lines if line and not line.startswith(_FRAME)]
-    if re.findall(r"Given value type: <class '(\w+)'>", message)[-1:] == ["list"]:  # it is not meant as one object
+    if re.findall(r"Given value type: <class '(\w+)'>", message)[-1:] == ["list"]:  # not a single object
         kept = [line for line in kept if not re.fullmatch(r"Not a valid subclass of \w+", line)]
     kept = [re.sub(r"<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[(.*?)\]", r"\1\2", line) for line in kept]
     vague = [line for line in kept if line.startswith(("Expected a dot", "Not a valid subclass"))]

@@ -73,7 +73,7 @@ CASES = {
     "repeat quikstart --seeds 1": ["quikstart is neither a config nor a run; did you mean quickstart?"],
     "sweep gird": ["no sweep gird; did you mean grid?"],
     f"{Q} --trainer.limit_val_batches=0": ["monitor: val/loss is not logged in validation", "none (no validation)"],
-    f"{Q} --trainer.strategy=ddp_spawn": ["trainer.strategy=ddp_spawn cannot record runs: use ddp instead"],
+    f"{Q} --trainer.strategy=ddp_spawn": ["runs with trainer.strategy=ddp_spawn cannot be recorded: use ddp instead"],
     f"{Q} --trainer.logger+=CSVLogger": ["trainer.logger", "required: save_dir"],
     f"{Q} --model.metrics=[MulticlasF1Score]": ["model.metrics", "did you mean torchmetrics", "MulticlassF1Score?"],
     f"{Q} -c class.yaml": ["model.metrics", "torch.nn.ReLU", "Metric"],

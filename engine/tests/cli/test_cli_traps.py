@@ -37,7 +37,7 @@ def test_overlays_append_callbacks(lit):
 
 @pytest.fixture
 def printed(lit, capfd):
-    """Return a function that returns the config which `--print_config` shows."""
+    """Return a function that returns the config printed by `--print_config`."""
 
     def run(*options):
         with pytest.raises(SystemExit, match="0"):

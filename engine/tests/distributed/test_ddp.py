@@ -125,7 +125,7 @@ def test_rejects_processes_with_different_configs(tmp_path):
 
 @pytest.mark.slow
 def test_nodes_that_the_user_starts_train_the_same_run(tmp_path):
-    """As Lightning documents for clusters without a scheduler, NODE_RANK numbers the nodes."""
+    """NODE_RANK identifies each node, as Lightning documents for clusters without a scheduler."""
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     options = "--trainer.accelerator=cpu --trainer.num_nodes=2 --trainer.devices=1 --trainer.max_epochs=1"
     config = ["-c", str(TOY / "configs" / "quickstart.yaml"), "-c", str(TOY / "configs/overlays/ddp.yaml")]

@@ -232,7 +232,7 @@ class Samples(Classifier):
 
 
 class Loads(Data):
-    """Counts the validated batches, and trains on other samples after each of them."""
+    """Counts the validated batches, and changes the training samples after each one."""
 
     count = 0
 
@@ -315,7 +315,7 @@ class Adversarial(Classifier):
     def validation_step(self, batch, batch_idx):
         self.log("val_loss", F.cross_entropy(self(batch[0]), batch[1]), sync_dist=True)
 
-    def on_validation_epoch_end(self):  # validation uses the statistics that are saved, those of rank 0
+    def on_validation_epoch_end(self):  # validation uses rank 0's statistics, which are also the saved ones
         mean = self.all_gather(self.model[1].running_mean)
         self.log("val_distance", (mean[0] - mean[-1]).abs().max())
 
@@ -354,7 +354,7 @@ def test_a_fork_with_manual_optimization_continues_the_schedule(lit):
 
 
 class Monitoring(Classifier):
-    """Logs a metric in training whose name starts with `val`. The schedule names a metric that it does not need."""
+    """During training, logs a metric whose name starts with `val`. The schedule has a `monitor` without needing it."""
 
     def on_train_epoch_start(self):
         self.log("val_rate", self.optimizers().param_groups[0]["lr"])
@@ -393,7 +393,7 @@ def test_a_fork_keeps_the_learning_rate_unless_the_optimizer_changes(lit, option
 
 
 class ByEpoch(Monitoring):
-    """Steps its schedule itself, as code for schedules from other libraries does."""
+    """Steps its schedule manually, as is common with schedules from other libraries."""
 
     def lr_scheduler_step(self, scheduler, metric):
         scheduler.step()

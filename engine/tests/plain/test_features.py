@@ -397,7 +397,7 @@ class Colliding(Mean):
 
 
 class CollidingData(SixData):
-    """Has attributes with the names of methods of the library, and a sampler that yields tensors."""
+    """Has attributes named like the library's methods, and a sampler that yields tensors."""
 
     def __init__(self):
         super().__init__()

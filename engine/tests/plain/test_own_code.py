@@ -562,7 +562,7 @@ def test_methods_of_modules_and_data_can_be_pickled_for_spawned_workers():
 
 
 class Scaled(Simple):
-    """Has free options, a frozen scale in eight bits, and skips some steps."""
+    """Accepts `**kwargs`, has a frozen 8-bit scale, and skips some steps."""
 
     def __init__(self, **options):
         super().__init__()

@@ -177,7 +177,7 @@ def test_sample_averaged_metrics_are_also_pooled_over_folds(lit, inline, monkeyp
 def test_data_columns_named_fold_or_seed_get_a_prefix(tmp_path, monkeypatch):
     monkeypatch.setattr(repeat, "_test_ids", lambda run: {0: "s0", 1: "s1"})
     texts = {"2": "index,fold,seed,prediction\n0,09,,1\n1,8,5,0\n", "3": "index,prediction,probability\n0,1,0.6\n"}
-    for fold, text in texts.items():  # the second table has another column
+    for fold, text in texts.items():  # the second table has an additional column
         (tmp_path / fold / "predictions").mkdir(parents=True)
         (tmp_path / fold / "config.yaml").write_text("seed_everything: 7\n")
         (tmp_path / fold / "predictions" / "test.csv").write_text(text)

@@ -75,7 +75,7 @@ class MetricsCSV(Logger):
         self._saved = monotonic()
         self._changed = False  # whether there are new values to write. A finished run has none, even if it is resumed.
         self.stage: Callable[[], str] = lambda: "train"  # returns the current stage
-        self.step: Callable[[], int] = lambda: 0  # returns the step of values that are logged without a step
+        self.step: Callable[[], int] = lambda: 0  # returns the step to use for values logged without one
         self.experiment: Any = _NoExperiment()
 
     def state_dict(self) -> dict[str, Any]:
@@ -313,7 +313,7 @@ class RunRecord(Callback):
         if best is not None and best.best_model_score is not None:
             path, folder = Path(best.best_model_path), self.run.checkpoints
             values["best_checkpoint"] = str(path.relative_to(folder) if path.is_relative_to(folder) else path)
-            if best.best_model_score.isfinite():  # a metric may always be NaN
+            if best.best_model_score.isfinite():  # the metric may have been NaN in every epoch
                 values[f"best {best.monitor}"] = best.best_model_score.item()
         self.run.record("fit", values)
 
@@ -408,8 +408,8 @@ def monitored_metrics(trainer: Trainer) -> list[str]:
 def _check_watched(trainer: Trainer, module: LightningModule) -> None:
     """Raise UserError if a metric is monitored but not logged in validation.
 
-    The sanity check only reports likely typos, because its few batches may not log all metrics. So does this function
-    if the module is not a task, because other modules may log metrics of this name at the end of a training epoch.
+    The sanity check only reports likely typos, because its few batches may not log all metrics. If the module is not a
+    task, only typos are reported as well, because the metric may be logged at the end of a training epoch.
     """
     schedules = [config for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
     watching = [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks, *schedules]

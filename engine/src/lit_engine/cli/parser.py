@@ -149,9 +149,9 @@ def prepare(args: Sequence[str]) -> Invocation:
 
 
 def _without_dots(option: str, value: str | None) -> list[tuple[str, str | None]]:
-    """Return an option as (option, value). Keys of a config that contain dots, as in sweeps, become further options.
+    """Return an option as a list of (name, value). Config keys that contain dots, as in sweeps, are separate options.
 
-    The parser would ignore either a class (`model.optimizer`) or its argument (`model.optimizer.lr`).
+    Otherwise, the parser would ignore either a class (`model.optimizer`) or its argument (`model.optimizer.lr`).
     """
     content = (content_of(value) if option == CONFIG and value else None) or {}
     dotted = sorted((key for key in content if "." in str(key)), key=lambda key: key.count("."))
@@ -272,7 +272,7 @@ def check(subcommand: str, options: Namespace) -> None:
         raise UserError("notify: a URL needs http:// or https:// followed by a host, and its variables must be set")
     strategy, known = options.trainer.strategy, ["auto", *StrategyRegistry.available_strategies()]
     if isinstance(strategy, str) and any(word in strategy for word in ("spawn", "fork", "notebook")):
-        raise UserError(f"trainer.strategy={strategy} cannot record runs: use ddp instead")
+        raise UserError(f"runs with trainer.strategy={strategy} cannot be recorded: use ddp instead")
     if isinstance(strategy, str) and strategy.lower() not in known:
         name = strategy.rpartition(".")[2]
         is_class = name[:1].isupper()

@@ -81,7 +81,7 @@ def _positional(word: str, configs: dict[str, Path], command: str) -> str:
         return word if Path(word).exists() else str(configs[name])
     if file := _config_file(word, configs):
         return f"{CONFIG}={file}"
-    if (command == "repeat" and word.lstrip("-").isdecimal()) or word in SUBCOMMANDS:  # a seed or an invalid word
+    if (command == "repeat" and word.lstrip("-").isdecimal()) or word in SUBCOMMANDS:  # a seed, or misplaced
         return word
     if word == "latest" or Path(word).is_dir():
         return f"--run={RunDir.open(word).path if word != 'latest' else word}"

@@ -62,7 +62,8 @@ class ResumableLoader:
         self.seed, self.rank = global_seed(), replicas(trainer).rank
         self.passed = (-1, 0, 0)  # epoch, and the passes and batches completed by the end of the last pass
         name = "sampler" if loader.batch_sampler is None else "batch_sampler"
-        self._has_own_iter = type(loader).__iter__ is not DataLoader.__iter__  # which may use the sampler in any way
+        # A custom `__iter__` may use the sampler and the dataset in any way.
+        self._has_own_iter = type(loader).__iter__ is not DataLoader.__iter__
         kind = Place if self._has_own_iter else _pair
         restores = self._trains and not trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
         self.order = SeededOrder(getattr(loader, name), self.seed, loader.batch_sampler is not None, kind, restores)
@@ -105,7 +106,7 @@ class ResumableLoader:
     def _fetch(self, epoch: int, first: int, start: int) -> Iterator[Any]:
         """Yield the batches of a loader with its own `__iter__`, which may draw random numbers and ignore the sampler.
 
-        The pass starts with batch `first` of the epoch. Its first `start` batches are skipped.
+        The pass starts with batch `first` of the epoch. The first `start` batches of the pass are skipped.
         """
 
         def seed(place: int) -> None:

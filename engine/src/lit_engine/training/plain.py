@@ -21,7 +21,7 @@ LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dat
 def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
     """Return a dict from the argument names of `forward` to tensors in the batch.
 
-    In a dict or NamedTuple, inputs have the names of the arguments. Optional arguments are included if the batch
+    In a dict or NamedTuple, inputs are matched to the arguments by name. Optional arguments are included if the batch
     contains them, except for `labels`. In other tuples and lists, and in a NamedTuple with other names, the inputs are
     the first elements. If the batch is a tensor, this tensor is the only input.
 
@@ -61,7 +61,7 @@ def call_forward(module: LightningModule, names: Iterable[str], inputs: Iterable
 
 
 def _takes_any_name(module: LightningModule) -> bool:
-    """Return whether `forward` has an argument such as `**inputs`."""
+    """Return whether `forward` accepts arbitrary keyword arguments, such as `**inputs`."""
     return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(module.forward).parameters.values())
 
 
@@ -102,7 +102,7 @@ class OwnData(LightningDataModule):
 
 
 class Replacement:
-    """Replacement of an object's method, which is pickled and copied as the original method.
+    """Replacement for an object's method. It is pickled and copied as the original method.
 
     A module or data module is pickled, for example, if one of its methods is the `collate_fn` of a loader whose workers
     are spawned. Functions within functions cannot be pickled.

@@ -381,7 +381,7 @@ class Saver(Callback):
         seed_everywhere(global_seed(), moment, trainer.global_step, replicas(trainer).rank)
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        # If processes have different numbers of batches, they would wait for each other.
+        # Processes with different numbers of batches would wait for each other forever.
         unequal = trainer.world_size > 1 and self._unequal
         if trainer.state.fn != "fit" or unequal or self._within_step:
             return

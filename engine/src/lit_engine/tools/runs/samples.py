@@ -195,7 +195,7 @@ def _classes(kind: str, a: Table, b: Table) -> Samples:
         return _mean_ratio(2 * hits, either) if kind == "f1" else _mean_ratio(hits, either - hits)
 
     def score_of_sample(rows: Floats) -> Floats:
-        """Return the F1 or IoU of each sample's set of labels, which is 1 if it and the prediction are empty."""
+        """Return the F1 or IoU of each sample, which is 1 if both its labels and its prediction are empty."""
         hits, predicted, true = (part.sum(axis=-1) for part in np.split(rows, 3, axis=-1))
         above, below = (2 * hits, predicted + true) if kind == "f1" else (hits, predicted + true - hits)
         return np.divide(above, below, out=np.ones_like(below), where=below > 0)
