@@ -364,7 +364,8 @@ class Session:
         if not is_first() or not hasattr(self, "run") or self.again:
             return
         only_plans = self.command == "fit" and any(self.options[name] for name in ("plan", "plot_lr", "find"))
-        if self.existing_run is None and not self.has_content and not list(self.run.checkpoints.glob("*.ckpt")):
+        has_content = self.has_content or (not only_plans and any(self.run.checkpoints.glob("*.ckpt")))
+        if self.existing_run is None and not has_content:
             shutil.rmtree(self.run.path, ignore_errors=True)
             with suppress(OSError):  # the folder contains other runs
                 self.run.path.parent.rmdir()

@@ -179,7 +179,7 @@ def test_rejects_more_devices_than_available(lit, monkeypatch):
 ])  # fmt: skip
 def test_reports_a_changed_number_of_processes(lit, trained, batches, what):
     file = trained / "checkpoints" / "last.ckpt"
-    torch.save({**read(file), "processes": 2}, file)
+    torch.save({**read(file), "processes": 2, "replicas": 2}, file)
     result = lit(f"fit --run {trained} --trainer.max_epochs=4 --model.schedulers=null --test_after_fit=false {batches}")
     assert result.status == 0, result.err
     assert f"processes: 2 in the checkpoint, 1 now; {what}" in result.out

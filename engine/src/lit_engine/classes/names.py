@@ -31,6 +31,7 @@ from lit_engine.errors import CheckpointError, UserError
 from lit_engine.project import current, find_package_folder
 
 LIBRARY = "lit_engine"
+FRAMEWORKS = ("lightning.", "torch.", "builtins")
 # Lightning has a class with the same name as this torch class.
 IN_TORCH = {"ReduceLROnPlateau": "torch.optim.lr_scheduler.ReduceLROnPlateau"}
 Made = TypeVar("Made")
@@ -152,14 +153,20 @@ def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[
             made = vars(parser.instantiate(config))
         # Add arguments that the parser did not find because they belong to `**kwargs`.
         taken = {name for one in kind.__mro__ for name in inspect.signature(one.__init__).parameters}  # type: ignore[misc]
-        is_open = any(one.kind is one.VAR_KEYWORD for one in inspect.signature(kind.__init__).parameters.values())
-        more = parameters.keys() - names if is_open else taken & parameters.keys() - set(names)
+        more = parameters.keys() - names if _takes_any_name(kind) else taken & parameters.keys() - set(names)
         made |= {name: parameters[name] for name in more if not name.startswith("_")}
         return kind(**{**made, **given})
     except (ArgumentError, ValueError, TypeError, ImportError, AttributeError, KeyError, RuntimeError) as error:
         denied = re.search(r"Importing '([^']*)' is not allowed", str(error))
         reason = f"{denied[1]}: {_rule(denied[1])}" if denied else find_reason(str(error))
         raise CheckpointError(f"{source}: {reason}") from error
+
+
+def _takes_any_name(kind: type) -> bool:
+    """Return whether the constructors of a user's class and of its base classes all accept `**kwargs`."""
+    own = [one for one in kind.__mro__ if "__init__" in vars(one) and not one.__module__.startswith(FRAMEWORKS)]
+    found = [inspect.signature(one.__init__).parameters.values() for one in own]  # type: ignore[misc]
+    return bool(found) and all(any(one.kind is one.VAR_KEYWORD for one in parameters) for parameters in found)
 
 
 def find_argument(kind: Any, name: str) -> inspect.Parameter | None:
