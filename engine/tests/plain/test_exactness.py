@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from lightning.pytorch import Callback
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from metric_objects import Classifier, Data
-from test_own_code import Simple, check_resumed
+from test_own_code import Counting, Simple, check_resumed
 from test_plain import StopAfter
 from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate, random_split
@@ -194,20 +194,13 @@ def test_a_signal_during_the_last_validation_waits_for_its_end(lit, monkeypatch,
     assert differences(whole.run, cut.run) == []
 
 
-class Validations(Callback):
-    """Counts validations."""
+class Validations(Counting):
+    """Counts validations instead of epochs."""
 
-    count = 0
+    on_train_epoch_end = Callback.on_train_epoch_end
 
     def on_validation_start(self, trainer, pl_module):
-        self.count += 1
-        pl_module.log("val_count", float(self.count))
-
-    def state_dict(self):
-        return {"count": self.count}
-
-    def load_state_dict(self, state_dict):
-        self.count = state_dict["count"]
+        Counting.on_train_epoch_end(self, trainer, pl_module)
 
 
 class Validating(Classifier):

@@ -75,10 +75,11 @@ def _positional(word: str, configs: dict[str, Path], command: str) -> str:
     if re.match(r"[A-Za-z_]\w*(\.\w+)*\+?=", word):
         raise UserError(f"{word} is not an option. Write --{word}")
     if command == "sweep":  # the argument of `sweep` is the sweep file
-        if not Path(word).exists() and (name := f"sweeps/{word.removeprefix('sweeps/')}") not in configs:
+        sweep = configs.get(f"sweeps/{word.removeprefix('sweeps/')}", Path(word))
+        if not sweep.exists():
             names = [name.removeprefix("sweeps/") for name in configs if name.startswith("sweeps/")]
-            raise UserError(f"no sweep {word}{did_you_mean(Path(word).stem, names)}")
-        return word if Path(word).exists() else str(configs[name])
+            raise UserError(f"no sweep {word}{did_you_mean(sweep.stem, names)}")
+        return str(sweep)
     if file := _config_file(word, configs):
         return f"{CONFIG}={file}"
     if (command == "repeat" and word.lstrip("-").isdecimal()) or word in SUBCOMMANDS:  # a seed, or misplaced

@@ -549,7 +549,7 @@ def _training_state(module: LightningModule) -> dict[str, bool]:
 
 
 def _has_own_buffers(trainer: Trainer) -> bool:
-    """Return whether each process has its own batch norm statistics, because DDP does not broadcast those of rank 0."""
+    """Return whether each process keeps its own batch norm statistics. DDP synchronizes them otherwise."""
     return trainer.world_size > 1 and not trainer.lightning_module.automatic_optimization
 
 
