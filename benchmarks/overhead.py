@@ -22,12 +22,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_engine.callbacks.progress import TerminalProgress
-from lit_engine.callbacks.record import MetricsCSV, RunRecord
+from lit_engine.callbacks.record import RunRecord
 from lit_engine.checkpoints.callback import Checkpoint
 from lit_engine.checkpoints.io import SafeCheckpointIO
 from lit_engine.cli.main import quiet_lightning
+from lit_engine.loggers.metrics_csv import MetricsCSV
 from lit_engine.run.directory import RunDir
-from lit_engine.training.saver import Signals
+from lit_engine.training.signals import Signals
 from lit_project.data.mnist import FashionMNIST
 from lit_project.models.mlp import MLP
 from lit_project.tasks.classification import ImageClassifier

@@ -18,7 +18,8 @@ from lit_engine.checkpoints.callback import Checkpoint
 from lit_engine.checkpoints.io import read
 from lit_engine.cli.parser import LitCLI, prepare
 from lit_engine.project import current
-from lit_engine.training.saver import Interrupted, Saver
+from lit_engine.training.saver import Saver
+from lit_engine.training.signals import Interrupted
 from tiny import TINY
 
 ROOT = Path(__file__).parents[2]

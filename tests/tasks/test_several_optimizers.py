@@ -8,8 +8,9 @@ from lightning.pytorch.plugins import MixedPrecision
 from translation_data import few, net
 
 from lit_engine.callbacks.nan_guard import NaNGuard, NonFiniteError
-from lit_engine.callbacks.record import MetricsCSV, format_metrics
+from lit_engine.callbacks.record import format_metrics
 from lit_engine.errors import UserError
+from lit_engine.loggers.metrics_csv import MetricsCSV
 from lit_engine.run.directory import RunDir
 from lit_engine.training.parameter_groups import Group, ParameterGroups
 from lit_engine.training.schedules import CosineAnnealingLR, Schedule, learning_rates

@@ -31,7 +31,7 @@ from torch.nn.parameter import is_lazy
 from lit_engine._lightning import NoProfiler, attach_callbacks, reconfigure, restore_progress
 from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.callbacks.progress import ProgressLines, TerminalProgress
-from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, format_metrics, get_headline_metric
+from lit_engine.callbacks.record import RunRecord, best_checkpoint, format_metrics, get_headline_metric
 from lit_engine.checkpoints.callback import Checkpoint, LossCheckpoint, fast_dev_run
 from lit_engine.checkpoints.choose import choose_checkpoint, find_newest_checkpoint, weights_of
 from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read
@@ -42,6 +42,7 @@ from lit_engine.data.module import has_test
 from lit_engine.distributed.processes import first_if_alone, is_first, print_once, warn_once
 from lit_engine.distributed.rendezvous import Connection, follow_launcher
 from lit_engine.errors import NonFiniteError, UserError, first_of
+from lit_engine.loggers.metrics_csv import MetricsCSV
 from lit_engine.project import Project, program
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import iterate_changes
@@ -49,7 +50,8 @@ from lit_engine.run.provenance import hide, provenance, versions
 from lit_engine.training.fork import Fork, use_trained_weights
 from lit_engine.training.layout import warn_of_emulation
 from lit_engine.training.plain import adds_weights_later, complete_prediction, complete_validation
-from lit_engine.training.saver import Interrupted, Saver, Signals
+from lit_engine.training.saver import Saver
+from lit_engine.training.signals import Interrupted, Signals
 from lit_engine.training.task import Task
 
 # Tools for the options --find, --plot_lr and --plan of `fit`, which are imported only when needed.

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from lit_engine.callbacks.progress import display
-from lit_engine.training.saver import Interrupted, Signals
+from lit_engine.training.signals import Interrupted, Signals
 
 
 def test_each_epoch_prints_a_line_and_new_best_epochs_are_marked(lit):

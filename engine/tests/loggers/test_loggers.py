@@ -11,9 +11,9 @@ import pytest
 import wandb
 
 from helpers import TINY
-from lit_engine.callbacks.record import MetricsCSV
 from lit_engine.checkpoints.io import read
 from lit_engine.errors import RunError
+from lit_engine.loggers.metrics_csv import MetricsCSV
 from lit_engine.loggers.wandb import WandbLogger
 from lit_engine.run.directory import RunDir
 from wandb_server import Server

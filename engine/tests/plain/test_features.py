@@ -20,7 +20,7 @@ from helpers import differences, run_in
 from lit_engine.callbacks import figures, progress
 from lit_engine.checkpoints.io import read
 from lit_engine.run.metric_names import strip_stage
-from lit_engine.training.saver import Signals
+from lit_engine.training.signals import Signals
 
 
 class Labelled(Classifier):

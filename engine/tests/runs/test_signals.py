@@ -14,7 +14,7 @@ from killing import at_call
 from lit_engine.checkpoints.io import read
 from lit_engine.data.sampler import EpochBatches, Loader
 from lit_engine.run.directory import RunDir
-from lit_engine.training.saver import Signals
+from lit_engine.training.signals import Signals
 from toy.tasks import ImageClassifier
 
 OPTIONS = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=2 --trainer.log_every_n_steps=1"

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from helpers import SaveAt, floats
-from lit_engine.callbacks.record import MetricsCSV
 from lit_engine.distributed.processes import Replicas
+from lit_engine.loggers.metrics_csv import MetricsCSV
 from lit_engine.run.directory import RunDir
 from lit_engine.training.exact import Totals
 from lit_engine.training.task import Task

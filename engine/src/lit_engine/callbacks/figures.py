@@ -16,9 +16,10 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from lit_engine.callbacks.drawing import CHART, PHOTOS, log_table, new_figure, scale, shorten_middle
-from lit_engine.callbacks.record import MetricsCSV, best_checkpoint, monitored_metrics
+from lit_engine.callbacks.record import best_checkpoint, monitored_metrics
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.distributed.processes import all_gathered
+from lit_engine.loggers.metrics_csv import MetricsCSV
 from lit_engine.run.directory import RunDir
 from lit_engine.run.metric_names import counterpart, get_stage, is_detail, strip_stage
 from lit_engine.training.task import Task

@@ -13,13 +13,13 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from lit_engine._lightning import has_validated, logged_values
-from lit_engine.callbacks.record import COUNTERS, RATE, best_checkpoint, join_metrics, monitored_metrics
+from lit_engine.callbacks.record import RATE, best_checkpoint, join_metrics, monitored_metrics
 from lit_engine.data.module import accumulation_steps
 from lit_engine.data.sampler import Loader
 from lit_engine.distributed.processes import print_once, replicas
-from lit_engine.run.metric_names import is_detail, recorded_name, split_stage
+from lit_engine.run.metric_names import COUNTERS, is_detail, recorded_name, split_stage
 from lit_engine.training.exact import Totals, totals_of
-from lit_engine.training.saver import Signals
+from lit_engine.training.signals import Signals
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -1,23 +1,19 @@
-"""The logger that writes metrics.csv during training, and the callback that writes metrics.json at the end."""
+"""Callback that writes config.yaml and provenance.json when training starts, and metrics.json at the end."""
 
 import contextlib
 import math
 import re
 import sys
-from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Any
 
-import numpy as np
 import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
-from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from lit_engine._lightning import (
@@ -34,119 +30,14 @@ from lit_engine.data.fingerprint import fingerprints
 from lit_engine.data.module import accumulation_steps
 from lit_engine.distributed.processes import measure_peak_memory, print_once, replicas
 from lit_engine.errors import NonFiniteError, RunError, UserError
-from lit_engine.run.directory import RunDir, csv_text, write_text
-from lit_engine.run.metric_names import INTERVAL, is_detail, recorded_name, split_stage, strip_stage
+from lit_engine.loggers.metrics_csv import MetricsCSV, format_significant
+from lit_engine.run.directory import RunDir
+from lit_engine.run.metric_names import COUNTERS, INTERVAL, is_detail, recorded_name, split_stage, strip_stage
 from lit_engine.run.options import iterate_changes
 from lit_engine.training.exact import totals_of
 from lit_engine.training.task import Task
 
-SAVE_SECONDS = 10.0
-COUNTERS = ("epoch", "step")
 RATE = re.compile(r"lr([/-].*)?")  # learning rates logged by a task or by Lightning's LearningRateMonitor
-
-
-class _NoExperiment:
-    """Ignores all calls, such as `add_image`, and prints a note on the first one."""
-
-    _has_noted = False
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        if not self._has_noted:
-            print_once(f"note: `logger.experiment.{name}` needs a logger: add `-c configs/overlays/tensorboard.yaml`")
-        self._has_noted = True
-        return lambda *args, **kwargs: None
-
-
-class MetricsCSV(Logger):
-    """Logger that writes `metrics.csv`. Training and validation metrics that are logged at the same step share a row.
-
-    The file is saved at the end of each epoch, and about every ten seconds during a long epoch.
-
-    Lightning's CSVLogger would delete an existing file in the same folder, and with it the history of a resumed run.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        super().__init__()
-        self.file = Path(folder) / "metrics.csv"
-        self._columns: list[str] = []
-        self._rows: list[dict[str, Any]] = []
-        self._final = 0  # number of rows in `_text`
-        self._text = ""  # the header and the rows whose values are final, as CSV
-        self._saved = monotonic()
-        self._changed = False  # whether there are new values to write. A finished run has none, even if it is resumed.
-        self.stage: Callable[[], str] = lambda: "train"  # returns the current stage
-        self.step: Callable[[], int] = lambda: 0  # returns the step to use for values logged without one
-        self.experiment: Any = _NoExperiment()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the number of rows, and the content of the last row, which may still receive values."""
-        return {"rows": len(self._rows), "last": self._rows[-1:]}
-
-    def read(self) -> None:
-        """Load metrics.csv before resuming a run.
-
-        Raises:
-            RunError: the file is broken.
-        """
-        self._columns, rows = RunDir(self.file.parent).history()
-        self._rows = [{**row, "step": int(row["step"])} for row in rows]
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Drop the rows after the checkpoint, because training repeats them."""
-        self._rows = [*self._rows[: state["rows"] - 1], *state["last"]] if state["rows"] else []
-        known = [name for row in self._rows[-1:] for name in row]
-        self._columns = list(dict.fromkeys([*self._columns, *known]))
-
-    @property
-    def name(self) -> str:
-        return ""  # the file is not in a subfolder of the run directory
-
-    @property
-    def version(self) -> str:
-        return ""
-
-    @property
-    def save_dir(self) -> str:
-        return str(self.file.parent)
-
-    @property
-    def log_dir(self) -> str:
-        return self.save_dir
-
-    @rank_zero_only
-    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Do nothing, because config.yaml contains the hyperparameters."""
-
-    @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        self._changed = True
-        step, stage = self.step() if step is None else int(step), self.stage()
-        metrics = {n if n in COUNTERS else recorded_name(n, stage): value for n, value in metrics.items()}
-        metrics = {n: value.item() if isinstance(value, Tensor | np.generic) else value for n, value in metrics.items()}
-        if not self._rows or int(self._rows[-1]["step"]) != step:
-            self._rows.append({"step": step})
-        self._rows[-1].update({k: _format_significant(v, 7) if isinstance(v, float) else v for k, v in metrics.items()})
-        columns = list(dict.fromkeys([*self._columns, *COUNTERS, *metrics]))
-        if columns != self._columns:  # the header changes
-            self._columns, self._final, self._text = columns, 0, ""
-        if monotonic() - self._saved >= SAVE_SECONDS:
-            with contextlib.suppress(OSError):  # a full disk is reported when the next checkpoint is saved
-                self.save()
-
-    @rank_zero_only
-    def save(self) -> None:
-        """Replace the file. Only the new rows and the last row, which may still receive values, are formatted."""
-        self._saved = monotonic()
-        if not self._changed or not self._rows:
-            return
-        self._text += csv_text(self._rows[self._final : -1], self._columns, header=not self._text)
-        self._final = len(self._rows) - 1
-        write_text(self.file, self._text + csv_text(self._rows[-1:], self._columns, header=False))
-        self._changed = False  # only now, because writing fails if the disk is full
-
-    @rank_zero_only
-    def finalize(self, status: str) -> None:
-        self.save()
 
 
 class RunRecord(Callback):
@@ -446,11 +337,6 @@ def format_metrics(metrics: Mapping[str, Tensor], module: Any) -> str:
     return join_metrics(values, module) + count
 
 
-def _format_significant(value: float, digits: int) -> str:
-    """Round a value to this many significant digits. Whole numbers, such as counts, keep all digits."""
-    return str(int(value)) if value.is_integer() and abs(value) < 2**53 else f"{value:.{digits}g}"
-
-
 def _check_losses(trainer: Trainer, metrics: Mapping[str, Any]) -> None:
     for name, value in metrics.items():
         if strip_stage(name) == "loss" and not math.isfinite(value):
@@ -470,6 +356,6 @@ def _numbers(metrics: Mapping[str, Tensor], stage: str) -> dict[str, float]:
     values = {recorded_name(name, stage): value.item() for name, value in metrics.items() if name not in COUNTERS}
     # Round to six digits, because further digits differ between machines.
     return {
-        name: int(value) if name.endswith("/samples") else float(_format_significant(value, 6))
+        name: int(value) if name.endswith("/samples") else float(format_significant(value, 6))
         for name, value in values.items()
     }

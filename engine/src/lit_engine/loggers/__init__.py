@@ -1,1 +1,1 @@
-"""Loggers that can be used in addition to metrics.csv."""
+"""Loggers of metrics: metrics.csv, TensorBoard and W&B."""

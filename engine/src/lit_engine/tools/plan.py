@@ -12,10 +12,10 @@ from lightning.pytorch.callbacks import EarlyStopping, ProgressBar
 
 from lit_engine._lightning import limit_loops, reconfigure, skip_sanity_check
 from lit_engine.callbacks.progress import ProgressLines
-from lit_engine.callbacks.record import MetricsCSV
 from lit_engine.data.module import accumulation_steps
 from lit_engine.distributed.processes import is_first, measure_peak_memory, print_once
 from lit_engine.errors import UserError
+from lit_engine.loggers.metrics_csv import MetricsCSV
 from lit_engine.session import Session, options_for_accumulation
 from lit_engine.tools.lr_finder import PlanDone
 from lit_engine.tools.output import json_document

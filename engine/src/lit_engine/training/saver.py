@@ -1,14 +1,10 @@
 """Callback that saves `last.ckpt` and stops runs after signals, but only when training can resume exactly."""
 
 import math
-import os
 import pickle
-import signal
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
-from types import FrameType
 from typing import Any
 
 import torch
@@ -30,12 +26,13 @@ from lit_engine.checkpoints.callback import Checkpoint, fast_dev_run
 from lit_engine.data.module import accumulation_schedule, accumulation_steps
 from lit_engine.data.resumable import ResumableLoader, make_resumable, seed_everywhere
 from lit_engine.data.sampler import Loader, global_seed
-from lit_engine.distributed.processes import SIGNALS, Maximum, all_gathered, is_first, print_once, replicas, warn_once
+from lit_engine.distributed.processes import Maximum, all_gathered, print_once, replicas, warn_once
 from lit_engine.distributed.sharding import local_shards, total_norm
 from lit_engine.errors import UserError
 from lit_engine.training.fork import describe_optimization
 from lit_engine.training.plain import replace
 from lit_engine.training.schedules import check_lengths
+from lit_engine.training.signals import Interrupted, Signals
 from lit_engine.training.task import Task
 
 OUT_OF_MEMORY = (
@@ -46,57 +43,6 @@ OUT_OF_MEMORY = (
 ONE_SAMPLE = "batch norm cannot train on a batch of one sample: set --data.drop_last=true or change data.batch_size"
 # The module's hooks that run before `Saver` looks at the trainer.
 LAST_HOOKS = ("on_train_start", "on_train_epoch_start", "on_train_batch_end", "on_validation_end")
-
-
-class Interrupted(BaseException):
-    """Exception for a signal that ends the command. `status` is the exit status that a shell reports."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.status = 128 + number
-
-
-class Signals:
-    """Handlers for Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP, which end a run.
-
-    Outside of training, a signal raises Interrupted immediately. During training, signals are `deferred` until the run
-    can be saved, except for a second Ctrl-C. Signals that were ignored at the start (`nohup`) remain ignored.
-
-    Attributes:
-        number: first signal that was received, or 0.
-        deferred: whether the training loop checks for signals itself.
-        is_bar_shown: whether a progress bar occupies the last two lines of the terminal. A message overwrites the bar.
-    """
-
-    def __init__(self) -> None:
-        self.number, self.deferred, self.is_bar_shown = 0, False, False
-        self._before: dict[int, Any] = {}
-
-    def install(self) -> None:
-        """Replace the handlers. This method is called again after Lightning has installed its own handlers."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in SIGNALS:
-            handler = signal.getsignal(number)
-            if handler is not signal.SIG_IGN and handler != self.receive:
-                self._before.setdefault(number, handler)
-                signal.signal(number, self.receive)
-
-    def remove(self) -> None:
-        """Restore the earlier handlers."""
-        while self._before:
-            signal.signal(*self._before.popitem())
-
-    def receive(self, number: int, frame: FrameType | None) -> None:
-        again = number == self.number == signal.SIGINT
-        self.number = self.number or number
-        if again or not self.deferred:
-            raise Interrupted(number)
-        if number == signal.SIGINT and is_first():
-            # print is not reentrant, and the signal may have interrupted it.
-            message = b"finishing this step and saving; press Ctrl-C again to stop immediately\n"
-            clear = b"\r\x1b[1A\x1b[J"  # erases the progress bar
-            os.write(2, clear + message + b"\n" if self.is_bar_shown else b"\n" + message)
 
 
 class Saver(Callback):

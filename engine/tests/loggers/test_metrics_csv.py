@@ -5,7 +5,7 @@ import csv
 import pytest
 import torch
 
-from lit_engine.callbacks.record import MetricsCSV
+from lit_engine.loggers.metrics_csv import MetricsCSV
 
 
 def rows(folder):
