@@ -338,7 +338,7 @@ class Session:
             is_partial = adds_weights_later(model, trainer.callbacks)  # type: ignore[attr-defined]
             different = check_fits(model, content, self.checkpoint, self.cli.hyper_parameters, is_partial)
             if self.command == "fit" and not isinstance(model, Task):
-                self.saver.resumed_schedules = content["lr_schedulers"]
+                self.saver.state.schedules = content["lr_schedulers"]
                 if different:
                     different += ["the optimizer and schedules keep their saved options: to change them, use --fork"]
             if self.command == "fit":

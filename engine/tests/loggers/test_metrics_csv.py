@@ -62,7 +62,7 @@ def test_file_is_complete_after_repeated_saves_and_late_columns(tmp_path):
 
 def test_metrics_of_a_long_epoch_are_written_before_it_ends(tmp_path, monkeypatch):
     now = 0.0
-    monkeypatch.setattr("lit_engine.callbacks.record.monotonic", lambda: now)
+    monkeypatch.setattr("lit_engine.loggers.metrics_csv.monotonic", lambda: now)
     logger = MetricsCSV(tmp_path)
     in_file = []
     for step in range(10):

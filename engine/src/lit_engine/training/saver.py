@@ -2,7 +2,7 @@
 
 import math
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -23,15 +23,14 @@ from torch.distributed.fsdp import FSDPModule
 
 from lit_engine import _lightning
 from lit_engine.checkpoints.callback import Checkpoint, fast_dev_run
-from lit_engine.data.module import accumulation_schedule, accumulation_steps
+from lit_engine.data.module import accumulation_steps
 from lit_engine.data.resumable import ResumableLoader, make_resumable, seed_everywhere
 from lit_engine.data.sampler import Loader, global_seed
-from lit_engine.distributed.processes import Maximum, all_gathered, print_once, replicas, warn_once
+from lit_engine.distributed.processes import Maximum, all_gathered, replicas, warn_once
 from lit_engine.distributed.sharding import local_shards, total_norm
 from lit_engine.errors import UserError
-from lit_engine.training.fork import describe_optimization
+from lit_engine.training.extra_state import ExtraState
 from lit_engine.training.plain import replace
-from lit_engine.training.schedules import check_lengths
 from lit_engine.training.signals import Interrupted, Signals
 from lit_engine.training.task import Task
 
@@ -75,35 +74,17 @@ class Saver(Callback):
     def __init__(self, signals: Signals | None = None) -> None:
         self.signals = signals or Signals()
         self.checkpoint: Checkpoint | None = None
+        self.state = ExtraState()
         self._moment = ""  # kind of the current save, such as `epoch` or `validation`
         self._saved_at, self._saved = monotonic(), (-1, -1, "")  # optimizer step, batch and kind of the last save
         self._trained = False  # False for a finished run, which is not saved again
         self._stops_later = False  # whether a stop was requested within an accumulation window
         self._cut_short = False  # whether training ends mid-epoch
-        self._counters: dict[str, Any] | None = None  # Lightning's loop counters if training ends mid-epoch
-        self._cut: dict[str, Any] = {}  # logged values and the states of metrics if training ends mid-epoch
         self._within_step = False  # whether gradients are being accumulated
         self._seeds_batches = False  # whether random numbers in a step are seeded here, not by the task or the loader
-        self._precedes_plateau = False  # whether the run was stopped before Lightning stepped ReduceLROnPlateau
-        self._metrics: dict[str, Any] = {}
-        self._logged: list[dict[str, Any]] = []  # values logged in this epoch before resuming
-        self._optimization: str | None = None  # hash of the initial options of a plain module's optimizers
-        self._batches: int | None = None  # batches per epoch when the run was stopped
-        self._accumulation: int | None = None  # batches per optimizer step when the run was stopped
-        self.resumed_schedules: Sequence[Any] = ()  # saved states, for a module that is not a task
-        # Statistics of this process's batch norm layers when the run was stopped, and before the current validation.
-        self._buffers: dict[str, Tensor] = {}
-        self._own_buffers: dict[str, Tensor] = {}
-        self._saved_states: dict[str, Any] = {}  # torchmetrics states of the resumed run
-        self._accumulated: dict[str, Tensor] = {}  # gradients of manual optimization when the run was stopped
-        self._states: dict[str, Any] | None = None  # torchmetrics states before the current validation
         self._sums: list[Tensor] = []  # sums of the weights and buffers before the current validation
         self._others = b""  # states of the callbacks and the data module before the current validation
         self._unequal = False  # whether processes have different numbers of validation batches
-        # Whether each parameter was trainable, and each submodule in train mode, when training started and when the run
-        # was stopped. No parameter has the name of a submodule.
-        self._trainable_at_start: dict[str, bool] = {}
-        self._trainable: dict[str, list[bool]] = {}
         self.smaller = 0
         self._repeats_steps = False  # whether a step that runs out of memory can be repeated
         # Index of the step's first batch, and the buffers before that batch. None once the optimizer step starts.
@@ -135,9 +116,7 @@ class Saver(Callback):
             self.checkpoint = next((one for one in callbacks if isinstance(one, Checkpoint)), None)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check the schedules of a resumed run before Lightning restores their states."""
-        check_lengths(trainer, self.resumed_schedules)
-        self._optimization = describe_optimization(trainer)
+        self.state.prepare(trainer)
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._defer()
@@ -151,69 +130,17 @@ class Saver(Callback):
         loaders = CombinedLoader(trainer.train_dataloader).flattened
         seeded = isinstance(pl_module, Task) or all(isinstance(one, ResumableLoader) for one in loaders)
         self._seeds_batches = not seeded
-        trainer.callback_metrics.update(self._metrics)
-        for name, gradient in self._accumulated.items():
-            weight = pl_module.get_parameter(name)
-            weight.grad = gradient.to(weight.device)
-        if getattr(trainer.train_dataloader, "recut", False):
-            _lightning.set_batch_counters(trainer)
-        if _lightning.is_between_epochs(trainer):
-            _lightning.start_as_new(trainer)
-        elif _lightning.ready_batches(trainer):
-            self._check_loader(trainer)
-            _lightning.finish_restart(trainer)
-            _lightning.skip_validation_if_not_due(trainer)
-            _lightning.log_again(trainer, self._logged)
-        self._trainable_at_start = _training_state(pl_module)
+        self.state.start(trainer)
         looks = self.after_start, self.after_epoch_start, self.after_step, self.after_validation
         for name, look in zip(LAST_HOOKS, looks, strict=True):
             replace(pl_module, name, _call_after(getattr(pl_module, name), look, trainer))
 
     def after_start(self, trainer: Trainer) -> None:
-        """Freeze the same parameters as when the run was stopped, unless the options now freeze different ones.
-
-        The train and eval modes of submodules are restored in the same way. If the run was stopped before Lightning
-        stepped ReduceLROnPlateau, step it now.
-        """
-        module = trainer.lightning_module
-        restored = {
-            name: now for name, (start, now) in self._trainable.items() if start == self._trainable_at_start.get(name)
-        }
-        for name, part in module.named_modules():
-            part.training = restored.get(name, part.training)
-        for name, weight in module.named_parameters():
-            weight.requires_grad_(restored.get(name, weight.requires_grad))
-        self.after_epoch_start(trainer)
-        _lightning.restore_metric_states(module, self._saved_states)  # the module may have reset its metrics
-        if self._buffers:
-            _lightning.restore_buffers(trainer.strategy, module, self._buffers)
-        if (changing := accumulation_schedule(trainer)) is not None:
-            changing.on_train_epoch_start(trainer)  # Lightning does not call this hook when resuming mid-epoch
-        if self._precedes_plateau:
-            _lightning.step_plateau_schedules(trainer)
-            self._precedes_plateau = False
+        self.state.finish_start(trainer)
 
     def after_epoch_start(self, trainer: Trainer) -> None:
         """Average the gradients of parameters that hooks, for example of BackboneFinetuning, have just unfrozen."""
         _lightning.wrap_again(trainer.strategy, trainer.lightning_module)
-
-    def _check_loader(self, trainer: Trainer) -> None:
-        """Raise UserError if the number of batches changed, and warn if a loader cannot resume mid-epoch."""
-        now, done = trainer.num_training_batches, _lightning.ready_batches(trainer)
-        before, accumulation = self._accumulation, trainer.accumulate_grad_batches
-        is_scheduled = accumulation_schedule(trainer) is not None
-        if before not in (None, accumulation) and (done % before or done % accumulation) and not is_scheduled:
-            raise UserError(
-                f"the run was stopped mid-epoch with trainer.accumulate_grad_batches={before}: resume with this value"
-            )
-        if self._batches not in (None, now):
-            raise UserError(
-                f"the run was stopped mid-epoch. An epoch had {self._batches} batches, but now has {now}. "
-                "Resume the run with its original data, batch size and number of devices"
-            )
-        loaders = [] if trainer.is_last_batch else CombinedLoader(trainer.train_dataloader).flattened
-        if not all(hasattr(loader, "state_dict") for loader in loaders):
-            print_once("warning: the dataloader cannot resume mid-epoch, so it returns its first batches again")
 
     def _defer(self) -> None:
         self.signals.install()
@@ -264,7 +191,7 @@ class Saver(Callback):
         if self._postpone_stop(trainer):
             return
         number, due = self._agree(trainer, late=True)
-        self._counters = None
+        self.state.end = None
         if not (number or due or self._cut_short):
             return
         validates = _lightning.will_validate(trainer)
@@ -274,23 +201,15 @@ class Saver(Callback):
             return
         moment = "validation" if validates else "step"
         if self._cut_short:
-            self._keep_counters(trainer, moment)
+            self.state.keep_end(trainer, moment)
         else:
             self._save(trainer, moment)
             if number:
                 raise Interrupted(number)
 
     def after_validation(self, trainer: Trainer) -> None:
-        if not self._postpone_stop(trainer) and self._cut_short and self._counters is None:
-            self._keep_counters(trainer, "validated")
-
-    def _keep_counters(self, trainer: Trainer, moment: str) -> None:
-        """Store the loop counters, because Lightning counts an epoch as complete even if it ends early."""
-        self._counters = _lightning.loop_state(trainer)
-        _lightning.set_loop_counters(self._counters, moment)
-        # Lightning and the module reset these values at the end of the epoch.
-        states = _lightning.metric_states(trainer.lightning_module)
-        self._cut = {"logged": _lightning.logged_so_far(trainer), "states": states}
+        if not self._postpone_stop(trainer) and self._cut_short and self.state.end is None:
+            self.state.keep_end(trainer, "validated")
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
         """Return whether Lightning is accumulating gradients. They are not saved, so training stops after the step."""
@@ -306,10 +225,7 @@ class Saver(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit":
-            self._states = _lightning.metric_states(pl_module)
-            if _has_own_buffers(trainer):  # validate the model that is saved, which has the buffers of rank 0
-                self._own_buffers = _batch_norm_buffers(pl_module)
-                _lightning.restore_buffers(trainer.strategy, pl_module, trainer.strategy.broadcast(self._own_buffers))
+            self.state.start_validation(trainer)
             if self.checkpoint is not None and not trainer.sanity_checking:
                 self._sums, self._others = _sums(pl_module), _other_states(trainer)
             counts = all_gathered([trainer.num_val_batches], trainer)
@@ -317,10 +233,8 @@ class Saver(Callback):
             self._seed(trainer, "validation")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._states = None
-        if trainer.state.fn == "fit" and _has_own_buffers(trainer):
-            _lightning.restore_buffers(trainer.strategy, pl_module, self._own_buffers)
-            self._own_buffers = {}
+        if trainer.state.fn == "fit":
+            self.state.end_validation(trainer)
 
     def _seed(self, trainer: Trainer, moment: str) -> None:
         """Make random numbers in hooks and in validation depend only on the seed, the step and the replica."""
@@ -341,8 +255,8 @@ class Saver(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         _unwrap_hooks(pl_module)
         self.signals.number, _ = self._agree(trainer)
-        if self._trained and self._counters is not None:
-            self._save(trainer, "cut short")
+        if self._trained and self.state.end is not None:
+            self._save(trainer, "end")
         elif self._trained:
             self._save_epoch(trainer)
 
@@ -419,54 +333,11 @@ class Saver(Callback):
         return not changed
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the state needed to resume, and correct Lightning's loop counters."""
-        checkpoint["metrics"] = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
-        states = _lightning.metric_states(pl_module) if self._states is None else self._states
-        own: dict[str, Any] = {"logged": _lightning.logged_so_far(trainer), "states": states}
-        if self._moment == "cut short":
-            own = {**self._cut}
-        elif not self._moment and (trainer.validating or _lightning.is_between_epochs(trainer)):
-            own["ended"] = _lightning.logged_metrics(trainer)  # Lightning resets them after saving
-        if _has_own_buffers(trainer):
-            own["buffers"] = self._own_buffers or _batch_norm_buffers(pl_module)
-        checkpoint["logged_so_far"] = all_gathered([own], trainer)
-        trainable = _training_state(pl_module) | (_lightning.modes_in_training(trainer) if trainer.validating else {})
-        checkpoint["trainable"] = {
-            name: [self._trainable_at_start.get(name, now), now] for name, now in trainable.items()
-        }
-        if not isinstance(pl_module, Task):
-            checkpoint["optimization"] = self._optimization
-            checkpoint["batches"] = trainer.num_training_batches
-            checkpoint["accumulation"] = trainer.accumulate_grad_batches
-        if not pl_module.automatic_optimization:  # each optimizer may be accumulating gradients
-            found = {name: weight.grad for name, weight in pl_module.named_parameters() if weight.grad is not None}
-            checkpoint["gradients"] = found
-        if self._moment == "cut short":
-            checkpoint["loops"]["fit_loop"] = self._counters
-            checkpoint["ended"] = {"steps": _lightning.logged_steps(trainer), "epochs": trainer.current_epoch}
-        else:
-            _lightning.set_loop_counters(checkpoint["loops"]["fit_loop"], self._moment)
-        checkpoint["precedes_plateau"] = self._moment == "step"
+        self.state.save(trainer, checkpoint, self._moment)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._metrics = checkpoint.get("metrics", {})
-        self._trainable = checkpoint.get("trainable", {})
-        self._precedes_plateau = checkpoint.get("precedes_plateau", False)
         _lightning.skip_sanity_check(trainer)
-        shares, (size, rank, _) = checkpoint.get("logged_so_far", []), replicas(trainer)
-        is_same = checkpoint.get("processes", trainer.world_size) == trainer.world_size and len(shares) == size
-        if trainer.state.fn == "fit" and is_same:
-            self._logged = shares[rank]["logged"]
-            self._saved_states = shares[rank]["states"]
-            # a tracker needs all its metrics to load a state dict
-            _lightning.restore_metric_states(pl_module, self._saved_states)
-            if ended := shares[rank].get("ended"):
-                for name in ended:
-                    pl_module.get_submodule(name).reset()  # type: ignore[operator]
-                self._saved_states = _lightning.metric_states(pl_module)
-            self._buffers = shares[rank].get("buffers", {})
-        self._batches, self._accumulation = checkpoint.get("batches"), checkpoint.get("accumulation")
-        self._accumulated = checkpoint.get("gradients", {})
+        self.state.load(trainer, checkpoint)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -486,26 +357,6 @@ def _call_after(hook: Callable[..., Any], look: Callable[[Trainer], None], train
         return found
 
     return hook_and_look
-
-
-def _training_state(module: LightningModule) -> dict[str, bool]:
-    """Return whether each parameter is trainable, and whether each submodule is in train mode."""
-    parameters = {name: weight.requires_grad for name, weight in module.named_parameters()}
-    return parameters | {name: part.training for name, part in module.named_modules()}
-
-
-def _has_own_buffers(trainer: Trainer) -> bool:
-    """Return whether each process keeps its own batch norm statistics. DDP synchronizes them otherwise."""
-    return trainer.world_size > 1 and not trainer.lightning_module.automatic_optimization
-
-
-def _batch_norm_buffers(module: LightningModule) -> dict[str, Tensor]:
-    return {
-        f"{name}.{key}": buffer.cpu().clone()
-        for name, part in module.named_modules()
-        if isinstance(part, _lightning.BatchNorm)
-        for key, buffer in part.named_buffers()
-    }
 
 
 def _sums(module: LightningModule) -> list[Tensor]:
