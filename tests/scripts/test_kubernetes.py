@@ -13,7 +13,8 @@ import yaml
 from torch.distributed.run import config_from_args, get_args_parser
 
 from helpers import free_port
-from lit_engine.cli.parser import LitCLI, prepare
+from lit_engine.cli.invocation import prepare
+from lit_engine.cli.parser import LitCLI
 from lit_engine.project import current
 from tiny import TINY
 

@@ -16,7 +16,8 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 from helpers import free_port
 from lit_engine.checkpoints.callback import Checkpoint
 from lit_engine.checkpoints.io import read
-from lit_engine.cli.parser import LitCLI, prepare
+from lit_engine.cli.invocation import prepare
+from lit_engine.cli.parser import LitCLI
 from lit_engine.project import current
 from lit_engine.training.saver import Saver
 from lit_engine.training.signals import Interrupted

@@ -12,7 +12,8 @@ from lit_engine.checkpoints.choose import choose_checkpoint
 from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read
 from lit_engine.checkpoints.warm_start import check_fits
 from lit_engine.classes.names import import_named, resolve_class_paths
-from lit_engine.cli.parser import LitCLI, prepare
+from lit_engine.cli.invocation import prepare
+from lit_engine.cli.parser import LitCLI
 from lit_engine.data.module import build_datamodule
 from lit_engine.errors import CheckpointError
 from lit_engine.project import current

@@ -37,7 +37,8 @@ from lit_engine.checkpoints.choose import choose_checkpoint, find_newest_checkpo
 from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read
 from lit_engine.checkpoints.warm_start import changed_evaluation, check_fits, check_kept, warm_start
 from lit_engine.cli.explain import short_message
-from lit_engine.cli.parser import NEW_SAMPLES, LitCLI, prepare
+from lit_engine.cli.invocation import prepare
+from lit_engine.cli.parser import NEW_SAMPLES, LitCLI
 from lit_engine.data.module import has_test
 from lit_engine.distributed.processes import first_if_alone, is_first, print_once, warn_once
 from lit_engine.distributed.rendezvous import Connection, follow_launcher

@@ -9,7 +9,7 @@ import yaml
 
 from helpers import TINY
 from lit_engine.checkpoints.io import read
-from lit_engine.cli.parser import prepare
+from lit_engine.cli.invocation import prepare
 from toy.models import MLP
 
 

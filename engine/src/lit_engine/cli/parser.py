@@ -1,23 +1,20 @@
-"""Parses the command line. `prepare` rewrites the arguments, and `LitCLI` parses them and creates the objects of a run.
+"""Parses and checks the options of a command, and creates its trainer, model and data module.
 
-`session.py` calls `prepare` and `LitCLI`, and runs the command.
+`session.py` calls `prepare` from `invocation.py`, then `LitCLI`, and runs the command.
 """
 
 import ast
 import copy
-import inspect
 import os
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from enum import Enum
 from functools import cached_property
 from numbers import Number
 from pathlib import Path
 from pkgutil import resolve_name
-from textwrap import shorten
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 import yaml
@@ -30,23 +27,19 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lit_engine._jsonargparse import find_reason
 from lit_engine._lightning import remember_missing_cuda, skip_data_summary
-from lit_engine.classes.names import check_config, drop_weights, find_argument, resolve_class_name, resolve_class_paths
-from lit_engine.cli.arguments import CONFIG, SUBCOMMANDS, UsageError, pairs
+from lit_engine.classes.names import check_config, drop_weights, find_argument, resolve_class_paths
+from lit_engine.cli.arguments import CONFIG, SUBCOMMANDS, UsageError
+from lit_engine.cli.config_files import as_line, as_yaml, content_of, parse_text
 from lit_engine.cli.explain import locate_error
-from lit_engine.cli.options import ABOUT, CKPT_PATH, FLAGS, MATMUL_PRECISION, OPTIONS
-from lit_engine.data.module import build_datamodule
+from lit_engine.cli.links import add_given, check_links, describe_missing_link, hyper_parameters
+from lit_engine.cli.options import ABOUT, CKPT_PATH, MATMUL_PRECISION, OPTIONS
 from lit_engine.distributed.processes import is_first
 from lit_engine.errors import UserError, did_you_mean
-from lit_engine.project import Project, current, program
-from lit_engine.run.directory import YAML_LOADER, RunDir
+from lit_engine.project import Project, program
+from lit_engine.run.directory import YAML_LOADER
 from lit_engine.run.options import options_of, same_value
 from lit_engine.training.plain import LOADERS, OWN_DATA, OwnData, seed_setup
 from lit_engine.training.task import Task
-
-NEED_A_VALUE = (
-    CONFIG, "--ckpt_path", "--notify",
-    *(f"--{option.name}" for option in OPTIONS if option.type in (str, str | None)),
-)  # fmt: skip
 
 # Options of `predict` for new samples, with a description of their content.
 # A data module's `predicts_on` is one of these options.
@@ -54,9 +47,6 @@ NEW_SAMPLES = {"images": "a folder of images", "table": "a table"}
 
 # Matches `trainer.callbacks.EarlyStopping.mode` and `trainer.callbacks.mode`, which sets the mode of the last callback.
 STOPPING_MODE = re.compile(r"trainer\.callbacks(\.\w*EarlyStopping(\[\d+\])?)?\.mode")
-
-# Some of Lightning's arguments are annotated as `str`, but their default is a member of an Enum.
-yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, value: dumper.represent_data(value.value))
 
 
 def _to_number(value: Any) -> Any:
@@ -81,178 +71,6 @@ EXCLUDED = {
     "plan": ("only works for a new run", ("run", "resume", "find", "plot_lr")),
     "fork": ("continues training an existing run as a new run", ("run", "init_from", "find", "plan", "plot_lr")),
 }
-
-
-class Invocation(NamedTuple):
-    """A rewritten command line."""
-
-    args: list[str]  # the words to parse; the config of `--run` or `--fork` comes before all other options
-    run: RunDir | None  # the run given by `--run`
-    config_name: str  # stem of the first config file, used in the path of new runs
-
-
-def prepare(args: Sequence[str]) -> Invocation:
-    """Expand short class names on a command line, and insert the config of the run given by `--run` or `--fork`.
-
-    The parser would also merge a list of mappings with an earlier list. To prevent this, an empty list is inserted
-    before each list of mappings.
-
-    Raises:
-        UserError: an option has no value, a config contains no options, or `--run` is not a run directory.
-    """
-    given = list(pairs(args))
-    first = dict(reversed(given))  # the first value of each option
-    run_path, first_config = first.get("--run"), first.get(CONFIG)
-    # Resume the latest run of the given config. The run's own config replaces the given config.
-    if run_path == "latest":
-        runs = first.get("--runs_dir") or "runs"
-        run_path = str(RunDir.latest(runs, first_config and name_of(first_config)).path)
-        given = [(o, run_path if o == "--run" else v) for o, v in given if (o, v) != (CONFIG, first_config)]
-    run = RunDir.open(run_path) if run_path else None
-    source = run or (RunDir.to_fork(fork)[0] if (fork := first.get("--fork")) else None)
-    words: list[str] = []
-    has_config = False
-    for option, value in (pair for one in given for pair in _without_dots(*one)):
-        if option in NEED_A_VALUE and value in (None, "", "~"):  # YAML reads these as null
-            raise UserError(f"{option} needs a value")
-        if value is None:
-            words.append(f"{option}=true" if option.removeprefix("--") in FLAGS else option)
-            if option in SUBCOMMANDS and source is not None and not has_config:
-                has_config = True
-                words += _config(str(source.config_file), is_first=True)
-        elif option == CONFIG:
-            if has_config and source is None and is_complete(value):
-                raise UserError(
-                    f"{value} is a complete config and would replace the others: pass one config, followed by overlays"
-                )
-            words += _config(value, is_first=not has_config)
-            has_config = True
-        elif option == "--notify":
-            words.append(f"{option}+={value}")
-        else:
-            content = _parse_text(value) if value[:1] in ("[", "{") else None
-            if isinstance(content, list) and not option.endswith("+") and _has_mappings(content):
-                words.append(f"{option}=[]")
-            if isinstance(content, dict) and [(type(k), v) for k, v in content.items()] == [(int, None)]:
-                raise UserError(f"{option}={value}: a mapping needs a space after each colon, as in {{3: 0.5}}")
-            key = option.rpartition(".")[2]
-            if (found := resolve_class_paths({key: content})[key]) != content:
-                value = _flow(found)
-            named = value[:1].isupper() or value in current().functions
-            # Other data options are kept as strings, because a column name may look like a class name.
-            of_data = option == "--data" or option.rstrip("+").endswith("transforms")
-            is_class = named and (of_data or option.startswith(("--model", "--trainer")))
-            words.append(f"{option}={resolve_class_name(value) if is_class else value}")
-    if any(word.startswith("--print_config") for word in words):  # a config must not contain `run` or `fork`
-        words += [f"--{name}=null" for name in ("run", "fork") if f"--{name}" in first]
-    return Invocation(words, run, source.path.absolute().parent.name if source else name_of(first_config))
-
-
-def _without_dots(option: str, value: str | None) -> list[tuple[str, str | None]]:
-    """Return an option as a list of (name, value). Config keys that contain dots, as in sweeps, are separate options.
-
-    Otherwise, the parser would ignore either a class (`model.optimizer`) or its argument (`model.optimizer.lr`).
-    """
-    content = (content_of(value) if option == CONFIG and value else None) or {}
-    dotted = sorted((key for key in content if "." in str(key)), key=lambda key: key.count("."))
-    if not dotted:
-        return [(option, value)]
-    rest = {key: part for key, part in content.items() if key not in dotted}
-    return [(CONFIG, _text(rest)), *((f"--{key}", _flow(content[key])) for key in dotted)]
-
-
-def _config(file: str, is_first: bool) -> list[str]:
-    """Return the options that pass a config file, or the text of a config, to the parser."""
-    content = content_of(file)
-    if content is None:
-        return [f"{CONFIG}={file}"]
-    found = resolve_class_paths(content)
-    if found.get("trainer", {}) is None:  # all options are commented out
-        del found["trainer"]
-    words = [f"{CONFIG}={file if found == content else _text(found)}"]
-    return words if is_first or not _has_mappings(found) else [f"{CONFIG}={_text(_empty_lists(found))}", *words]
-
-
-def name_of(config: str | None) -> str:
-    """Return a config's name, such as `quickstart` for configs/quickstart.yaml or a config.yaml in runs/quickstart/."""
-    if config is None:
-        return "unnamed"
-    path = Path(config)
-    in_run = path.stem == "config" and (path.parent / "provenance.json").exists()
-    return Path(os.path.abspath(path)).parent.parent.name if in_run else path.stem
-
-
-def content_of(config: str) -> dict[str, Any] | None:
-    """Return the content of a config file, or None if `config` is YAML text or the file does not exist.
-
-    Raises:
-        UserError: the path is a folder, or the file is not valid YAML or contains no options.
-    """
-    file = Path(config)
-    if "\n" in config or not file.exists():
-        return None
-    if file.is_dir():
-        raise UserError(f"{file} is a folder: a config must be a YAML file")
-    try:
-        content = load_yaml(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise UserError(f"{file}{where} is not valid YAML: {problem}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{file} contains no options: a config has keys such as model, data and trainer")
-    if content.get("run") is not None:
-        raise UserError(f"{file}: `run` is not a config key; use --run {content['run']} to resume that run")
-    return content
-
-
-def is_complete(config: str) -> bool:
-    """Return whether a config sets both a data class and a model class."""
-    content = content_of(config) or {}
-    return all(isinstance(part := content.get(key), dict) and "class_path" in part for key in ("data", "model"))
-
-
-class _Loader(YAML_LOADER):
-    """YAML loader that rejects duplicate keys. The default loader silently drops the first value."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen - {"<<"}:
-                raise yaml.MarkedYAMLError(problem=f"duplicate key {key.value}", problem_mark=key.start_mark)
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
-
-
-def load_yaml(text: str) -> Any:
-    """Parse YAML. Raises yaml.YAMLError if the text is not valid or a key occurs twice."""
-    return yaml.load(text, _Loader)
-
-
-def _parse_text(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:  # the parser reports the error
-        return None
-
-
-def _text(content: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-
-
-def _has_mappings(value: Any) -> bool:
-    """Return whether a config contains a list of mappings. Lists to append (`key+`) are ignored."""
-    if isinstance(value, dict):
-        return any(_has_mappings(item) for key, item in value.items() if not str(key).endswith("+"))
-    return isinstance(value, list) and any(isinstance(item, dict) for item in value)
-
-
-def _empty_lists(value: Any) -> Any:
-    """Return a copy of a config with all lists of mappings emptied. Lists to append (`key+`) are omitted."""
-    if isinstance(value, dict):
-        return {key: _empty_lists(item) for key, item in value.items() if not str(key).endswith("+")}
-    return [] if _has_mappings(value) else value
 
 
 def check(subcommand: str, options: Namespace) -> None:
@@ -312,17 +130,12 @@ class Parser(LightningArgumentParser):
         raise UsageError(message, self) from ex
 
 
-def _flow(value: Any) -> str:
-    """Return plain data as single-line YAML."""
-    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=100_000).removesuffix("...\n").strip()
-
-
 def _to_yaml(word: str) -> str:
     """Convert the value of an option from Python syntax to YAML if it is None, a bool, a list or a dict."""
     option, joined, text = word.partition("=")
     with suppress(ValueError, SyntaxError):
         if isinstance(value := ast.literal_eval(text), bool | list | dict | None):
-            return f"{option}{joined}{_flow(value)}"
+            return f"{option}{joined}{as_line(value)}"
     return word
 
 
@@ -409,7 +222,7 @@ class LitCLI(LightningCLI):
     def config_text(self) -> str:
         """Return the text of config.yaml."""
         header = f"# Complete config of this run. `{program()} fit -c FILE` starts a new run with the same options.\n"
-        return header + _text(self.plain)
+        return header + as_yaml(self.plain)
 
     @cached_property
     def given_options(self) -> list[dict[str, Any]]:
@@ -504,7 +317,7 @@ class LitCLI(LightningCLI):
 def _options_in(word: str) -> dict[str, Any]:
     """Return the options that a command-line argument sets. For `--config`, these are all options of the config."""
     name, _, value = word[2:].partition("=")
-    content = {name: _parse_text(value)} if f"--{name}" != CONFIG else content_of(value) or _parse_text(value)
+    content = {name: parse_text(value)} if f"--{name}" != CONFIG else content_of(value) or parse_text(value)
     return {key.replace(".init_args", "").replace("+", ""): value
             for key, value in options_of(resolve_class_paths(content))}  # fmt: skip
 
@@ -521,29 +334,6 @@ def replace_run_dir(value: Any, run: Path) -> Any:
     return value
 
 
-def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> dict[str, Any]:
-    """Return the model's config with the linked values, as plain data.
-
-    `load_from_checkpoint` can create the model from this config.
-    """
-    values: dict[str, Any] = {**model.get("init_args", {}), **model.get("dict_kwargs", {})}
-    for source, argument, owner in _iterate_links({"class_path": model["class_path"], "init_args": values}, links):
-        if hasattr(data, source):
-            owner.setdefault("init_args", {})[argument.name] = _plain(getattr(data, source))
-    drop_weights(values)
-    return {"_instantiator": "lightning.pytorch.cli.instantiate_module", "_class_path": model["class_path"], **values}
-
-
-def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str]) -> None:
-    """Restore linked arguments that were set explicitly, because the dump of the model config omits them."""
-    for (_, argument, owner), (_, _, source) in zip(
-        _iterate_links(dumped, links), _iterate_links(parsed, links), strict=True
-    ):
-        value = source.get("init_args", {}).get(argument.name)
-        if value is not None and _plain(value) != _plain(argument.default):
-            owner.setdefault("init_args", {})[argument.name] = _plain(value)
-
-
 def without_objects(config: Any) -> Any:
     """Return a copy without arguments whose default is an object that YAML cannot express, such as a function."""
     if isinstance(config, list):
@@ -558,44 +348,3 @@ def without_objects(config: Any) -> Any:
             if argument is not None and value is argument.default:
                 del given[name]
     return found
-
-
-def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> None:
-    """Raise UserError if an explicitly set argument differs from the linked value, which takes precedence."""
-    for source, argument, owner in _iterate_links(model, links):
-        by_hand = owner.get("init_args", {}).get(argument.name)
-        if by_hand is not None and hasattr(data, source) and by_hand != _plain(getattr(data, source)):
-            raise UserError(
-                f"{owner['class_path']}: {argument.name} comes from {type(data).__name__} "
-                f"({shorten(str(getattr(data, source)), 60)}), but was set to {by_hand}: remove the option"
-            )
-
-
-def describe_missing_link(model: dict[str, Any], data: dict[str, Any], links: Mapping[str, str]) -> str | None:
-    """Describe which attributes the model needs but the data module lacks. Return None if no attribute is missing."""
-    try:
-        known = build_datamodule(data)
-        missing = [s for s, a, _ in _iterate_links(model, links) if a.default is a.empty and not hasattr(known, s)]
-    except Exception:  # the original error is reported instead
-        return None
-    needs = f"{data['class_path']} must have {', '.join(missing)}, as required by {model['class_path']} or its parts"
-    return needs if missing else None
-
-
-def _iterate_links(model: Any, links: Mapping[str, str]) -> Iterator[tuple[str, inspect.Parameter, Any]]:
-    """For each link, yield the data attribute, the linked argument, and the config of the class that accepts it."""
-    for source, target in links.items():
-        *path, name = target.split(".init_args.")
-        owner: dict[str, Any] | None = model
-        for key in path:
-            owner = owner.get("init_args", {}).get(key) if owner else None
-        if owner and "class_path" in owner:
-            argument = find_argument(resolve_name(owner["class_path"]), name)
-            if argument is not None:
-                yield source, argument, owner
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

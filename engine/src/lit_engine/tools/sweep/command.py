@@ -117,7 +117,7 @@ def convert_study_errors(place: Path | str) -> Iterator[None]:
 
 
 def _run(study: "Study", workers: int, most: int) -> int:
-    from lit_engine.cli.parser import prepare
+    from lit_engine.cli.invocation import prepare
     from lit_engine.tools.sweep.worker import Workers
 
     started = len(study.rows())
@@ -153,7 +153,8 @@ def _check(config: "SweepConfig", file: Path, show: bool) -> None:
     Raises:
         UserError: the parser rejects a command line.
     """
-    from lit_engine.cli.parser import LitCLI, prepare
+    from lit_engine.cli.invocation import prepare
+    from lit_engine.cli.parser import LitCLI
 
     for point in config.examples():
         with tempfile.TemporaryDirectory() as scratch:

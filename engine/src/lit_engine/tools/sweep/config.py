@@ -16,7 +16,7 @@ from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from optuna.trial import FrozenTrial
 
 from lit_engine.cli.arguments import CONFIG
-from lit_engine.cli.parser import load_yaml
+from lit_engine.cli.config_files import load_yaml
 from lit_engine.cli.shorthand import expand
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import current, program

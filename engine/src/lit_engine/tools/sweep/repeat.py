@@ -111,7 +111,8 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
     Raises:
         UserError: the command line is invalid, or the data have no folds.
     """
-    from lit_engine.cli.parser import LitCLI, prepare
+    from lit_engine.cli.invocation import prepare
+    from lit_engine.cli.parser import LitCLI
     from lit_engine.data.module import build_datamodule
     from lit_engine.tools.sweep.config import SweepConfig
 
