@@ -295,31 +295,9 @@ class Session:
         """
         follow_launcher(self.options.trainer)
         first_if_alone(self.options.trainer)
-        if self.command != "fit":
-            self.checkpoint = self._checkpoint_to_evaluate()
-        if self.options.resume:
-            self.existing_run = self._named_run()
-        run = self.existing_run or self._new_run()
-        self.lock = run.lock() if self.command == "fit" and is_first() else None
-        self.run = run  # Without the lock, `close` must not delete the run, because it belongs to another process.
-        has_started = not self.options.resume or any(self.run.checkpoints.glob("*.ckpt"))
-        if self.command == "fit" and self.existing_run is not None and has_started:
-            self.run.metrics(), self.run.entries()  # raises an error for broken files before training starts
-            self._note_versions()
-            self.checkpoint = find_newest_checkpoint(self.run)
-        content = None if self.checkpoint is None else read(self.checkpoint)
-        if self.options.fork and self.checkpoint is None:
-            self.fork = Fork(self.options.fork)
-            self.checkpoint, content = self.fork.checkpoint, self.fork.content
-        data = self.options.data.get("init_args", {})
-        if self.checkpoint is not None and content is not None:
-            fill_linked(data, self.cli.links, content)  # for example, class names from a folder that is missing
-            self.checkpoint_io.loaded[self.checkpoint] = content
-        elif self.options.init_from:
-            # For example, `keep_vocabularies` is an option of translation data.
-            kept = {name: argument for name, argument in self.cli.links.items() if data.get(f"keep_{name}")}
-            if kept:
-                fill_linked(data, kept, read(weights_of(self.options.init_from)))
+        self._open_run()
+        content = self._read_checkpoint()
+        self._fill_data(content)
         self.cli.make(self.run.path, bool(self.checkpoint or self.options.init_from), self._parts)
         trainer, model = self.cli.trainer, self.cli.model
         attach_callbacks(trainer, model)
@@ -335,24 +313,66 @@ class Session:
         self.connection = Connection.of(trainer.strategy)
         if not self.options.plan:
             print_once("\n".join([f"run: {self.run.path}", *_describe(model)]))
-        if self.checkpoint is not None and content is not None and self.fork is None:
-            is_partial = adds_weights_later(model, trainer.callbacks)  # type: ignore[attr-defined]
-            different = check_fits(model, content, self.checkpoint, self.cli.hyper_parameters, is_partial)
-            if self.command == "fit" and not isinstance(model, Task):
+        if content is not None and self.fork is None:
+            self._check_checkpoint(content, trainer, model)
+        return trainer, model, self.cli.datamodule
+
+    def _open_run(self) -> None:
+        """Find or create the run, and lock it if it will be trained."""
+        if self.command != "fit":
+            self.checkpoint = self._checkpoint_to_evaluate()
+        if self.options.resume:
+            self.existing_run = self._named_run()
+        run = self.existing_run or self._new_run()
+        self.lock = run.lock() if self.command == "fit" and is_first() else None
+        self.run = run  # Without the lock, `close` must not delete the run, because it belongs to another process.
+
+    def _read_checkpoint(self) -> dict[str, Any] | None:
+        """Return the content of the checkpoint to evaluate, to resume from or to fork, or None if there is none."""
+        has_started = not self.options.resume or any(self.run.checkpoints.glob("*.ckpt"))
+        if self.command == "fit" and self.existing_run is not None and has_started:
+            self.run.metrics(), self.run.entries()  # raises an error for broken files before training starts
+            self._note_versions()
+            self.checkpoint = find_newest_checkpoint(self.run)
+        if self.checkpoint is not None:
+            return read(self.checkpoint)
+        if self.options.fork:
+            self.fork = Fork(self.options.fork)
+            self.checkpoint = self.fork.checkpoint
+            return self.fork.content
+        return None
+
+    def _fill_data(self, content: dict[str, Any] | None) -> None:
+        """Fill in arguments of the data module from a checkpoint, such as the class names of a missing folder."""
+        data = self.options.data.get("init_args", {})
+        if self.checkpoint is not None and content is not None:
+            fill_linked(data, self.cli.links, content)
+            self.checkpoint_io.loaded[self.checkpoint] = content
+        elif self.options.init_from:
+            # For example, `keep_vocabularies` is an option of translation data.
+            kept = {name: argument for name, argument in self.cli.links.items() if data.get(f"keep_{name}")}
+            if kept:
+                fill_linked(data, kept, read(weights_of(self.options.init_from)))
+
+    def _check_checkpoint(self, content: dict[str, Any], trainer: Trainer, model: LightningModule) -> None:
+        """Raise CheckpointError if the checkpoint does not fit the model, and warn about changed options."""
+        assert self.checkpoint is not None
+        is_partial = adds_weights_later(model, trainer.callbacks)  # type: ignore[attr-defined]
+        different = check_fits(model, content, self.checkpoint, self.cli.hyper_parameters, is_partial)
+        if self.command == "fit":
+            if not isinstance(model, Task):
                 self.saver.state.schedules = content["lr_schedulers"]
                 if different:
                     different += ["the optimizer and schedules keep their saved options: to change them, use --fork"]
-            if self.command == "fit":
-                use_trained_weights(content, trainer.callbacks)  # type: ignore[attr-defined]
-            else:
-                print_once(f"checkpoint: {self.checkpoint}")
-                restore_progress(trainer, content)
-                if self.existing_run and self.command != "predict":
-                    different += changed_evaluation(self.run.path, self.cli.plain)
-                self.record.changed = different
-            for line in different:
-                warn_once(f"warning: {line}")
-        return trainer, model, self.cli.datamodule
+            use_trained_weights(content, trainer.callbacks)  # type: ignore[attr-defined]
+        else:
+            print_once(f"checkpoint: {self.checkpoint}")
+            restore_progress(trainer, content)
+            if self.existing_run and self.command != "predict":
+                different += changed_evaluation(self.run.path, self.cli.plain)
+            self.record.changed = different
+        for line in different:
+            warn_once(f"warning: {line}")
 
     def close(self, status: int) -> None:
         """Finish the loggers, release the lock, write the run's page or delete an empty new run, and notify users."""
