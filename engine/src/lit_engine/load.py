@@ -3,6 +3,7 @@
 import sys
 import warnings
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
@@ -25,14 +26,22 @@ from lit_engine.training.task import Task, load_module
 def load_model(run: RunDir, which: str = "best") -> Any:
     """Return the task or other LightningModule of a checkpoint, on the CPU and in evaluation mode.
 
-    The modules named in the run's config are imported. For `which`, see `choose_checkpoint`.
+    The modules named in the run's config are imported. For `which`, see `choose_checkpoint`. If a module's `setup`
+    creates layers, its data are loaded as well.
 
     Raises:
         RunError: there is no such checkpoint.
         CheckpointError: the checkpoint is damaged, or belongs to a different model.
     """
     import_named(run.config_file)
-    return load_module(LightningModule, choose_checkpoint(run, which)).eval()
+    checkpoint = choose_checkpoint(run, which)
+    try:
+        return load_module(LightningModule, checkpoint).eval()
+    except CheckpointError:
+        kind = resolve_name(resolve_class_paths(run.config())["model"]["class_path"])
+        if issubclass(kind, Task) or kind.setup is LightningModule.setup:
+            raise
+        return load_for_prediction(run, checkpoint, accelerator="cpu")[0]
 
 
 def load_data(run: RunDir, stage: str = "test", download: bool = True) -> LightningDataModule:

@@ -19,6 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from helpers import differences, run_in
 from lit_engine.callbacks import figures, progress
 from lit_engine.checkpoints.io import read
+from lit_engine.load import load_model
+from lit_engine.run.directory import RunDir
 from lit_engine.run.metric_names import strip_stage
 from lit_engine.training.signals import Signals
 
@@ -323,6 +325,19 @@ def test_layers_created_by_hooks_are_forked_and_initialized(lit, in_setup):
     )
     assert "  loaded: 3\n" in initialized.out
     assert "missing" not in initialized.out
+
+
+class SetupLayers(LateLayers):
+    def configure_model(self):
+        """Create no layers."""
+
+
+def test_a_module_whose_setup_creates_layers_can_be_loaded(lit):
+    run = lit("fit --model=test_features.SetupLayers --data=test_features.ThreeWithTest --epochs 1").run
+    weights = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    loaded = load_model(RunDir(run), "last")
+    assert loaded.layer.weight.equal(weights["layer.weight"])
+    assert not loaded.training
 
 
 class SharedData(ThreeWithTest):

@@ -28,7 +28,7 @@ from lit_engine._lightning import (
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.data.fingerprint import fingerprints
 from lit_engine.data.module import accumulation_steps
-from lit_engine.distributed.processes import measure_peak_memory, print_once, replicas
+from lit_engine.distributed.processes import measure_peak_memory, print_once, replicas, warn_once
 from lit_engine.errors import NonFiniteError, RunError, UserError
 from lit_engine.loggers.metrics_csv import MetricsCSV, format_significant
 from lit_engine.run.directory import RunDir
@@ -127,11 +127,22 @@ class RunRecord(Callback):
         if trainer.is_global_zero:
             if self.provenance is not None:
                 self.provenance["data"] = fingerprints(trainer)
+                self._warn_of_changed_data(trainer)
                 self.run.describe(self.config, {**self.provenance, "status": None})  # `record_exit` sets the status
                 self.run.drop_evaluations()
             if self.metrics is not None and self._resumed is not None:
                 self.metrics.load_state_dict(self._resumed)
         self.started = True
+
+    def _warn_of_changed_data(self, trainer: Trainer) -> None:
+        """Warn if the splits of a resumed run have changed, but the options of the data module are the same."""
+        before, now = (self.run.entries() or [{}])[-1], self.provenance or {}
+        has_splits = hasattr(trainer.datamodule, "splits")  # type: ignore[attr-defined]
+        if not has_splits or before.get("versions") != now.get("versions"):
+            return
+        changed = [name for name, found in now["data"].items() if before.get("data", {}).get(name, found) != found]
+        if changed and self.run.config().get("data") == yaml.safe_load(self.config).get("data"):
+            warn_once(f"warning: the data changed since the run was started: {', '.join(changed)}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self.metrics is not None:
