@@ -22,7 +22,7 @@ from typing import Any
 from common import RESULTS, ROOT
 from quality import BF16, repeated, with_seeds
 
-from lit_engine.callbacks.drawing import new_figure
+from lit_engine.callbacks.figures import new_figure
 
 FILE = RESULTS / "transfer.json"
 WAYS: dict[str, tuple[str, list[str]]] = {  # unfreezing schedule and other options

@@ -11,9 +11,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from helpers import NAMES, classifier
 from lit_engine.callbacks import figures as viz
-from lit_engine.callbacks import plots
-from lit_engine.callbacks.figures import Figures
-from lit_engine.callbacks.plots import confusion_matrix, gallery, learning_curves, step_curves
+from lit_engine.callbacks.figures import Figures, confusion_matrix, gallery, learning_curves, step_curves
 from lit_engine.loggers.tensorboard import TensorBoardExtras
 from toy.data import Images
 
@@ -79,7 +77,7 @@ def test_score_curve_areas_match_scikit_learn(labels):
     found = viz._scores_by_label([viz._scores_of(outputs)], names)
     assert len(found) == min(labels, 10)
     assert "label 11" not in found  # the rarest
-    left, right = plots.score_curves(found, "test").axes
+    left, right = viz.score_curves(found, "test").axes
     for axes, area in ((left, average_precision_score), (right, roc_auc_score)):
         shown = [text.get_text() for text in axes.get_legend().get_texts()]
         expected = [
@@ -144,7 +142,7 @@ def test_figures_accept_special_characters_and_galleries_share_one_grey_scale():
 
 def test_masks_appear_below_their_training_images_in_the_legend_colours():
     masks = torch.tensor([[[0, 1], [2, -1]]]).expand(8, 2, 2)
-    figure = plots.draw_training_images(torch.rand(8, 1, 2, 2), masks, ["sky", "sea", "sand"])
+    figure = viz.draw_training_images(torch.rand(8, 1, 2, 2), masks, ["sky", "sea", "sand"])
     drawn = figure.axes[0].get_images()
     assert [one.get_array().shape for one in drawn] == [(2, 2)] * 6 + [(2, 2, 3)] * 6
     above, below = (drawn[first].get_extent() for first in (0, 6))
@@ -158,14 +156,14 @@ def test_masks_appear_below_their_training_images_in_the_legend_colours():
 def test_training_images_are_captioned_with_their_labels():
     names = [f"label {k}" for k in range(7)]
     targets = torch.tensor([[0] * 7, [1, 0, 1, 0, 0, 0, 0], [1] * 7])
-    figure = plots.draw_training_images(torch.rand(3, 3, 4, 4), targets, names)
+    figure = viz.draw_training_images(torch.rand(3, 3, 4, 4), targets, names)
     captions = [text.get_text() for text in figure.axes[0].texts]
     assert captions == ["no label", "label 0\nlabel 2", "label 0\nlabel 1\nlabel 2\nand 4 more"]
 
 
 def test_reliability_diagram_shows_accuracy_and_sample_count_per_bin():
     bins = {"samples": [0, 30, 1200], "accuracy": [None, 0.25, 1.0]}
-    figure = plots.reliability(bins, "ECE")
+    figure = viz.reliability(bins, "ECE")
     for axes, heights in zip(figure.axes, ([0.25, 1.0], [30, 1200]), strict=True):
         assert [bar.get_center()[0] for bar in axes.patches] == pytest.approx([0.5, 5 / 6])
         assert [bar.get_height() for bar in axes.patches] == heights

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from legible import illegible
-from lit_engine.callbacks.plots import (
+from lit_engine.callbacks.figures import (
     confusion_matrix,
     gallery,
     learning_curves,

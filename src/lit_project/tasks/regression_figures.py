@@ -9,8 +9,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from lit_engine.callbacks.drawing import new_figure
-from lit_engine.callbacks.figures import DrawsEvaluation, save_figure
+from lit_engine.callbacks.figures import DrawsEvaluation, new_figure, save_figure
 from lit_engine.distributed.processes import all_gathered
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ from lightning.pytorch.tuner import Tuner
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lit_engine._lightning import limit_loops, reconfigure, set_should_stop
-from lit_engine.callbacks.drawing import new_figure
-from lit_engine.callbacks.figures import save_figure
+from lit_engine.callbacks.figures import new_figure, save_figure
+from lit_engine.callbacks.figures import step_curves as draw_rates
 from lit_engine.callbacks.freezing import Unfreezing
-from lit_engine.callbacks.plots import step_curves as draw_rates
 from lit_engine.data.module import accumulation_schedule
 from lit_engine.distributed.processes import is_first, print_once
 from lit_engine.errors import UserError

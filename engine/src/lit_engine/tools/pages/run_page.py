@@ -176,8 +176,12 @@ def _format(value: float | None, name: str) -> html.Cell:
 
 def _curves(run: Run, drawn: Collection[str]) -> Iterator[str]:
     """Yield the curves that are missing from the figures because the run did not finish or was killed."""
-    from lit_engine.callbacks.figures import MOST_CURVES, draw_step_figures, extract_curves  # imports torch
-    from lit_engine.callbacks.plots import learning_curves
+    from lit_engine.callbacks.figures import (  # imports torch
+        MOST_CURVES,
+        draw_step_figures,
+        extract_curves,
+        learning_curves,
+    )
 
     columns = run.rows[0] if run.rows else ()
     validated = [n for n in columns if get_stage(n) == "val" and not is_detail(n) and strip_stage(n) not in SIZES]
