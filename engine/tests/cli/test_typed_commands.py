@@ -136,6 +136,14 @@ def test_the_help_fits_on_a_screen(lit, monkeypatch, command):
     assert ("--images" in result.out) == (command == "predict")
 
 
+def test_the_help_of_a_class_accepts_its_short_name(lit, capfd):
+    with pytest.raises(SystemExit) as ended:
+        lit("fit --data.help Digits")
+    assert ended.value.code == 0
+    assert "--data.val_size" in capfd.readouterr().out
+    assert lit("fit --data.help Digtis").err == "error: --data.help: no class Digtis; did you mean Digits?\n"
+
+
 def test_help_all_exits_successfully(lit):
     with pytest.raises(SystemExit) as ended:
         lit("fit --help=all")

@@ -1,6 +1,8 @@
 """Ordinary DataLoaders have a reproducible order and reproducible random numbers, even if a run resumes mid-epoch."""
 
+import os
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from torch.utils.data import (
 )
 
 from helpers import SaveAt, Witness
-from lit_engine.data.resumable import SeededOrder
+from lit_engine.data.resumable import SeededOrder, make_resumable
 from lit_engine.training.saver import Saver
 
 
@@ -115,6 +117,13 @@ class Stream(IterableDataset):
 
     def __iter__(self):
         yield from range(20)
+
+
+def test_workers_of_an_iterable_dataset_survive_a_signal(trainer):
+    batches = iter(make_resumable(DataLoader(Stream(), num_workers=1), trainer()))
+    found = [next(batches)]
+    os.kill(batches._workers[0].pid, signal.SIGTERM)
+    assert torch.cat([*found, *batches]).tolist() == list(range(20))
 
 
 def test_a_repeated_loader_reshuffles_in_each_pass_and_resumes_exactly(fit, tmp_path):

@@ -20,6 +20,7 @@ from onnxruntime import InferenceSession
 
 from lit_engine import RunDir, load_model
 from lit_engine.tools.export import command, files
+from lit_engine.tools.export.formats import write_safetensors
 from toy.__main__ import main
 from toy.data import Digits
 from toy.models import MLP
@@ -66,6 +67,23 @@ net.load_state_dict(weights)
 normalised = lambda images: (torch.from_numpy(images) - about["mean"][0]) / about["std"][0]
 predict = lambda images: net(normalised(images)).softmax(1).detach().numpy()
 """
+
+
+class Versioned(torch.nn.Linear):
+    """Layer that can only load weights of a known version, like torchvision's MNASNet."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, *args):
+        assert local_metadata["version"] == 2
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+
+
+def test_weights_whose_version_matters_can_be_exported(tmp_path):
+    net = Versioned(2, 3)
+    before = net.weight.clone()
+    write_safetensors(net, "{}", tmp_path / "model.safetensors")
+    assert net.weight.equal(before)
 
 
 @pytest.fixture(scope="module")

@@ -5,16 +5,36 @@ import re
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 
+from helpers import TINY
 from lit_engine.callbacks.record import join_metrics
 from lit_engine.checkpoints.choose import choose_checkpoint, find_newest_checkpoint
 from lit_engine.errors import RunError
 from lit_engine.load import load_data, load_model
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.provenance import provenance, read_git_state, read_uncommitted_changes
+
+
+class TestedMeanwhile(Callback):
+    """Callback that writes test results like another process that tests the run while it is being trained."""
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        run = RunDir(Path(trainer.default_root_dir))
+        run.record("test", {"test/loss": 1.0})
+        write_text(run.path / "predictions" / "test.csv", "index,prediction\n")
+
+
+def test_results_of_a_test_during_training_are_dropped_at_its_end(lit):
+    fitted = lit(
+        f"fit quickstart {TINY} --epochs 1 --test_after_fit=false --trainer.callbacks+=test_run.TestedMeanwhile"
+    )
+    assert set(RunDir(fitted.run).metrics()) == {"fit"}
+    assert not (fitted.run / "predictions" / "test.csv").exists()
 
 
 def save(run, name, step=1):

@@ -84,6 +84,8 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
     key = f"{keys[0]}.{nested[-1]}" if nested else ".".join(dict.fromkeys(keys))  # the full path of an option
     if "add_function_arguments()" in message:
         return f"{key or 'a class_path'} is a function, but a class is required"
+    if asked := re.fullmatch(r"(--\w+\.help): Expected a dot import path string: (\S+)", reason):
+        return f"{asked[1]}: no class {asked[2]}{_value_meant('', f'no class {asked[2]}', args, message)}"
     # The message names no key if the error concerns the whole command line or a top-level key of a config.
     if not keys:
         elsewhere = next((text for name, text in _ELSEWHERE.items() if name in message), None)

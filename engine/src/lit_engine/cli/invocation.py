@@ -83,7 +83,7 @@ def prepare(args: Sequence[str]) -> Invocation:
                 value = as_line(found)
             named = value[:1].isupper() or value in current().functions
             # Other data options are kept as strings, because a column name may look like a class name.
-            of_data = option == "--data" or option.rstrip("+").endswith("transforms")
+            of_data = option in ("--data", "--data.help") or option.rstrip("+").endswith("transforms")
             is_class = named and (of_data or option.startswith(("--model", "--trainer")))
             words.append(f"{option}={resolve_class_name(value) if is_class else value}")
     if any(word.startswith("--print_config") for word in words):  # a config must not contain `run` or `fork`

@@ -40,6 +40,8 @@ def make_resumable(loader: Any, trainer: Trainer) -> Any:
     """
     is_map_style = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
     if not is_map_style or keeps_iterator(loader) or trainer.predicting:
+        if isinstance(loader, DataLoader) and not trainer.predicting:
+            _protect_workers(loader)
         return loader
     return ResumableLoader(loader, trainer)
 
@@ -68,8 +70,8 @@ class ResumableLoader:
         restores = self._trains and not trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
         self.order = SeededOrder(getattr(loader, name), self.seed, loader.batch_sampler is not None, kind, restores)
         samples = SeededSamples(loader.dataset, self._has_own_iter)
-        init = partial(_start_worker, loader.worker_init_fn)
-        replace_loader_parts(loader, dataset=samples, worker_init_fn=init, **{name: self.order})
+        _protect_workers(loader)
+        replace_loader_parts(loader, dataset=samples, **{name: self.order})
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -293,9 +295,16 @@ class SeededSamples:
         return getattr(first, "seed", None), place
 
 
+def _protect_workers(loader: DataLoader) -> None:
+    """Make the workers of a loader survive signals until the run has been saved (see `outlive_signals`)."""
+    if getattr(loader.worker_init_fn, "func", None) is not _start_worker:  # the loader may be used in several epochs
+        replace_loader_parts(loader, worker_init_fn=partial(_start_worker, loader.worker_init_fn))
+
+
 def _start_worker(init: Callable[[int], None] | None, worker: int) -> None:
     outlive_signals(worker)
     if init is not None:
         info: Any = get_worker_info()
-        object.__setattr__(info, "dataset", info.dataset._dataset)  # the user's function may change the dataset
+        if isinstance(info.dataset, SeededSamples):
+            object.__setattr__(info, "dataset", info.dataset._dataset)  # the user's function may change the dataset
         init(worker)

@@ -102,7 +102,9 @@ def write_safetensors(net: nn.Module, about: str, file: Path) -> None:
     file.write_bytes(save(weights, {"about": about}))
     for value in net.state_dict().values():
         value.zero_()
-    net.load_state_dict(load_file(file))
+    own = net.state_dict()  # its metadata contain versions, which some networks of torchvision need
+    own.update(load_file(file))
+    net.load_state_dict(own)
 
 
 def run_in_two_batches(run: Run) -> Run:

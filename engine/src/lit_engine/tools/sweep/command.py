@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lit_engine.cli.arguments import CONFIG, OptionParser, at_least, pairs
 from lit_engine.cli.explain import explain
@@ -63,13 +63,16 @@ def sweep(args: Sequence[str]) -> int:
 
     config, folder = SweepConfig.read(options.file, overrides), options.dir or Path("sweeps") / options.file.stem
     most = config.trials(options.count)
-    if not options.report:
-        if not most:
-            raise UserError(f"{config.method} search never ends: set --count N, or run_cap in {options.file}")
-        _check(config, options.file, options.dry_run)
-        if options.dry_run:
-            return 0
+    if not most and not options.report:
+        raise UserError(f"{config.method} search never ends: set --count N, or run_cap in {options.file}")
     with json_document(options.json) as document, convert_study_errors("--storage" if options.storage else folder):
+        if not options.report:
+            commands = _check(config, options.file)
+            if options.dry_run:
+                for command, point in commands:
+                    print(f"{command}\n    values.json: {json.dumps(point)}")
+                document["commands"] = [{"command": command, "values": point} for command, point in commands]
+                return 0
         study = Study(folder, config, options.seed, options.storage, options.lost_after)
         status = _report(study) if options.report else _run(study, options.workers, most)
         rows = study.rows()
@@ -147,8 +150,8 @@ def _report(study: "Study") -> int:
     return 0 if any(row.has_result for row in rows) else 1
 
 
-def _check(config: "SweepConfig", file: Path, show: bool) -> None:
-    """Check that `fit` accepts command lines that cover all values and limits.
+def _check(config: "SweepConfig", file: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Check that `fit` accepts command lines that cover all values and limits. Return them with these values.
 
     Raises:
         UserError: the parser rejects a command line.
@@ -156,15 +159,16 @@ def _check(config: "SweepConfig", file: Path, show: bool) -> None:
     from lit_engine.cli.invocation import prepare
     from lit_engine.cli.parser import LitCLI
 
+    found = []
     for point in config.examples():
         with tempfile.TemporaryDirectory() as scratch:
             values = Path(scratch) / "values.json"
             values.write_text(json.dumps(point))
             words = config.words(point, values)
-            if show:
-                print(f"{program()} {shlex.join(words)}\n    {values.name}: {json.dumps(point)}")
+            found.append((f"{program()} {shlex.join(config.words(point, Path(values.name)))}", point))
             try:
                 LitCLI(current(), prepare(expand(current(), words)).args)
             except UserError as error:
                 reason = explain(error, words)
                 raise UserError(f"{file}: `fit` does not accept {json.dumps(point)}: {reason}") from error
+    return found
