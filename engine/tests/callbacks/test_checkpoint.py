@@ -4,13 +4,14 @@ from functools import partial
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import EarlyStopping
 from small_images import Images
 from torch import nn
 
 from lit_engine.callbacks.record import RunRecord
 from lit_engine.checkpoints.callback import Checkpoint
+from lit_engine.checkpoints.choose import choose_checkpoint
 from lit_engine.checkpoints.io import read
 from lit_engine.errors import UserError
 from lit_engine.run.directory import RunDir
@@ -165,6 +166,32 @@ def test_several_best_checkpoints_from_one_epoch_do_not_overwrite_each_other(tra
     kept = {"enable_checkpointing": True, "val_check_interval": 0.5}
     trainer(max_epochs=2, callbacks=[Saver(), callback], **kept).fit(task(), datamodule=Images())
     assert len(callback.best_k_models) == len(list((tmp_path / "checkpoints").glob("best-*"))) == 4
+
+
+class Opposed(LightningModule):
+    """Logs a loss that improves in each epoch, and a score that is best in the first epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def training_step(self, batch, batch_idx):
+        return (self.weight - 1) ** 2
+
+    def validation_step(self, batch, batch_idx):
+        self.log_dict({"val/loss": 1 - self.current_epoch / 10, "val/score": -self.current_epoch / 10})
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_two_callbacks_keep_their_own_best_checkpoints(trainer, tmp_path):
+    callbacks = [Checkpoint("val/score", "max"), Checkpoint("val/loss", "min")]
+    run = trainer(callbacks=[Saver(), *callbacks], max_epochs=3, enable_checkpointing=True)
+    run.fit(Opposed(), datamodule=Images())
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == ["best-epoch000.ckpt", "best-val-loss-epoch002.ckpt", "last.ckpt"]
+    assert choose_checkpoint(RunDir(tmp_path)).name == "best-epoch000.ckpt"
 
 
 class Fails(Callback):

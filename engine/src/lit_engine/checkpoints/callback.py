@@ -20,6 +20,9 @@ from lit_engine.run.metric_names import strip_stage
 class Checkpoint(ModelCheckpoint):
     """ModelCheckpoint that writes `last.ckpt` and the best checkpoint, `best-epochNNN.ckpt`, to `checkpoints/`.
 
+    If there are several of these callbacks, the first one selects the checkpoint that is tested. The others write
+    `best-METRIC-epochNNN.ckpt`, and their `keep_last`, `every_minutes` and `every_n_steps` are ignored.
+
     A run resumes from `last.ckpt`. The engine (`Saver`) writes this file when training starts, after each epoch, during
     long epochs, and after a signal. With Lightning's `save_last`, `last.ckpt` would be a copy of the newest *best*
     checkpoint, and a resumed run would repeat all epochs since then.
@@ -54,14 +57,15 @@ class Checkpoint(ModelCheckpoint):
         for name, number in (("every_n_epochs", every_n_epochs), ("every_n_steps", every_n_steps)):
             if number is not None and number < 1:
                 raise UserError(f"Checkpoint: {name} must be at least 1, got {number}")
+        # Several checkpoints may be from the same epoch.
+        self._ending = "epoch{epoch:03d}" + ("" if save_top_k in (0, 1) else "-step{step}")
         super().__init__(
             monitor=monitor,
             mode=mode or "min",
             save_top_k=save_top_k if monitor else 0,
             save_last=False,
             every_n_epochs=every_n_epochs,
-            # Several checkpoints may be from the same epoch.
-            filename="best-epoch{epoch:03d}" + ("" if save_top_k in (0, 1) else "-step{step}"),
+            filename=f"best-{self._ending}",
             auto_insert_metric_name=False,  # the slash in val/accuracy would create a folder
             enable_version_counter=False,
         )
@@ -69,7 +73,11 @@ class Checkpoint(ModelCheckpoint):
         self.seconds = math.inf if every_minutes is None else 60 * every_minutes
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Put the checkpoints into the run directory."""
+        """Put the checkpoints into the run directory. The file names of further callbacks contain their metrics."""
+        first = next((one for one in trainer.callbacks if isinstance(one, Checkpoint)), self)  # type: ignore[attr-defined]
+        if self is not first and self.monitor:  # otherwise, two callbacks would share the file of an epoch
+            metric = re.sub(r"\W+", "-", self.monitor)
+            self.filename = f"best-{metric}-{self._ending}"
         if self.dirpath is None:
             self.dirpath = str(Path(trainer.default_root_dir) / "checkpoints")
         super().setup(trainer, pl_module, stage)
