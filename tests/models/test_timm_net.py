@@ -30,6 +30,8 @@ def test_matches_timm_for_the_channels_and_classes_of_the_data(monkeypatch):
         assert torch.equal(net(images), same(images)), name
         assert net.head.out_features == 5
     assert TimmNet("test_vit", (2, 48, 32), 3)(torch.rand(4, 2, 48, 32)).shape == (4, 3)  # fixed image size
+    two_heads = TimmNet("volo_d1_224", (3, 64, 64), 5, options={"img_size": 64})
+    assert two_heads.eval()(torch.rand(2, 3, 64, 64)).shape == (2, 5)
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ImportError, match="pip install timm"):
         TimmNet("resnet10t", (3, 32, 32), 10)

@@ -17,6 +17,7 @@ def test_class_weights_are_given_by_name():
     assert numbered.weights.tolist() == [1, 2]  # YAML reads 5 as a number
     for options, message in (
         ({"class_weights": {"nobody": 1.0}}, "there is no class 'nobody'"),
+        ({"class_weights": {False: 1.0}}, "there is no class 'False'; put yes, no, on and off in quotes"),
         ({"class_weights": {first: 0.0}}, f"the weight of '{first}' must be above 0"),
         ({"class_weights": {first: 2.0}, "loss": FocalLoss()}, "class_weights applies only to the default loss"),
         ({"label_smoothing": 1.5}, r"label_smoothing must be in \[0, 1\], got 1.5"),

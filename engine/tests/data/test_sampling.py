@@ -243,6 +243,7 @@ def table(**kwargs):
         (ManyLabels, "balanced", "the training samples have no classes"),
         (Images, {"e": 2}, "there is no class 'e'; the classes are a, b, c, d"),
         (Digits, {"33": 2}, "there is no class '33'; did you mean 3"),
+        (Images, {True: 2}, "there is no class 'True'; put yes, no, on and off in quotes"),
         (Images, {"a": -1}, "weights must be finite and not negative"),
         (Images, {"a": float("nan")}, "weights must be finite"),
         (Images, dict.fromkeys("abcd", 0), "weights .* at least one must be above 0"),

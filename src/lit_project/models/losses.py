@@ -159,6 +159,8 @@ def weights_by_class(given: Mapping[str, float], class_names: Sequence[str]) -> 
         if name not in class_names:
             near = get_close_matches(name, class_names, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
+            if name in ("True", "False"):
+                hint = "; put yes, no, on and off in quotes, because YAML reads them as booleans"
             raise ValueError(f"class_weights: there is no class {name!r}{hint}")
         if not 0 < weight < float("inf"):
             raise ValueError(f"class_weights: the weight of {name!r} must be above 0 and finite, got {weight}")

@@ -49,7 +49,7 @@ class TimmNet(nn.Module):
         self.backbone: nn.Module = net
         self.head: nn.Module = nn.Identity()
         classifier = net.get_classifier()
-        if isinstance(classifier, nn.Linear):
+        if isinstance(classifier, nn.Linear) and not hasattr(net, "aux_head"):  # VOLO adds the output of a second head
             path = next(name for name, module in self.backbone.named_modules() if module is classifier)
             self.backbone.set_submodule(path, nn.Identity())
             self.head = classifier

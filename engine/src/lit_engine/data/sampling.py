@@ -77,6 +77,8 @@ def _by_class(given: Mapping[str, float], names: list[str]) -> Tensor:
     weights = {str(name): weight for name, weight in given.items()}  # YAML reads a class named 3 as a number
     if unknown := next((name for name in weights if name not in names), None):
         hint = did_you_mean(unknown, names, f"; the classes are {first_of(names)}")
+        if unknown in ("True", "False"):
+            hint = "; put yes, no, on and off in quotes, because YAML reads them as booleans"
         raise DataError(f"data.sampling: there is no class {unknown!r}{hint}")
     return torch.tensor([weights.get(name, 1) for name in names], dtype=torch.double)
 
