@@ -202,8 +202,9 @@ def test_data_columns_named_fold_or_seed_get_a_prefix(tmp_path, monkeypatch):
         ("--folds 1", "--folds must be at least 2, got 1"),
         ("--folds 2000", "1797 samples cannot be divided into 2000 folds"),
         ("--data=Images --folds 2", "Images has its own test split, so folds are not supported"),
-        ("--seeds 1 --seed_everything=3", "--seed_everything cannot be set, because it differs between the runs"),
-        ("--folds 2 --data.init_args.fold=0", "--data.fold cannot be set, because it differs between the runs"),
+        ("--seeds 1 --seed_everything=3", "--seed_everything cannot be set, because `repeat` sets it"),
+        ("--folds 2 --data.init_args.fold=0", "--data.fold cannot be set, because `repeat` sets it"),
+        ("--folds 2 --data.folds=3", "--data.folds cannot be set, because `repeat` sets it"),
         (
             "--seeds 1 --run_name=mine",
             "--run_name cannot be set, because `repeat` names the runs. Use --dir to set the folder",

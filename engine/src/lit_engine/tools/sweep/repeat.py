@@ -62,10 +62,11 @@ def repeat(args: Sequence[str]) -> int:
         raise UserError(f"{named[0]} cannot be set, because `repeat` names the runs. Use --dir to set the folder")
     options, overrides = split_fit_options(option_parser(), args)
     points = _points(options.seeds, options.folds)
-    over = [key for key in next(iter(points.values())) if key != "data.folds"]
+    own = next(iter(points.values()))
+    over = [key for key in own if key != "data.folds"]
     for option in overrides:
-        if (key := option.partition("=")[0].replace(".init_args", "").removeprefix("--")) in [*over, "data.folds"]:
-            raise UserError(f"--{key} cannot be set, because it differs between the runs")
+        if (key := option.partition("=")[0].replace(".init_args", "").removeprefix("--")) in own:
+            raise UserError(f"--{key} cannot be set, because `repeat` sets it")
     with json_document(options.json) as document:
         print(f"repeat: {len(points)} runs, {options.workers} at a time", flush=True)
         name, config = _read(overrides, points, over)
