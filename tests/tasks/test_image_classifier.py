@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from classifier_data import NAMES, Images, classifier, linear
+from lit_engine.errors import UserError
 from lit_project.models.losses import SmoothedCrossEntropy
 from lit_project.tasks.classification import ImageClassifier
 
@@ -19,6 +20,13 @@ def test_forward_normalises_and_returns_logits():
     x = torch.rand(5, 3, 4, 4)
     channels = [(x[:, c] - mean[c]) / std[c] for c in range(3)]
     assert torch.allclose(task(x), net(torch.stack(channels, dim=1)), atol=1e-6)
+
+
+def test_a_network_with_too_many_outputs_is_rejected():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(48, 4))
+    task = ImageClassifier(net, torch.optim.SGD, ["a", "b", "c"], [0.1, 0.2, 0.3], [0.5, 0.6, 0.7])
+    with pytest.raises(UserError, match=r"Sequential returns shape \(5, 4\), but there are 3 classes"):
+        task(torch.rand(5, 3, 4, 4))
 
 
 @pytest.mark.parametrize(("split", "batch_size"), [("val", 3), ("test", 100)])

@@ -46,6 +46,7 @@ from lit_engine.errors import NonFiniteError, UserError, first_of
 from lit_engine.loggers.metrics_csv import MetricsCSV
 from lit_engine.project import Project, program
 from lit_engine.run.directory import RunDir
+from lit_engine.run.metric_names import recorded_name
 from lit_engine.run.options import iterate_changes
 from lit_engine.run.provenance import hide, provenance, versions
 from lit_engine.training.fork import Fork, use_trained_weights
@@ -486,8 +487,9 @@ class Session:
             evaluate(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, verbose=False)
             self.has_content = True
         finally:
-            if trainer.callback_metrics:
-                print_once(format_metrics(trainer.callback_metrics, model))
+            if metrics := trainer.callback_metrics:
+                stage = "val" if name == "validate" else name
+                print_once(format_metrics({recorded_name(key, stage): metrics[key] for key in metrics}, model))
 
 
 def options_for_accumulation(trainer: Mapping[str, Any] | Namespace, number: int) -> dict[str, int]:

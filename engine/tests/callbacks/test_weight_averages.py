@@ -12,7 +12,9 @@ from torch import nn
 from helpers import SaveAt
 from lit_engine.callbacks.averaging import EMA, SWA
 from lit_engine.callbacks.freezing import Unfreezing
+from lit_engine.checkpoints.average import average
 from lit_engine.checkpoints.callback import Checkpoint
+from lit_engine.checkpoints.io import read
 from lit_engine.errors import UserError
 from lit_engine.training.saver import Saver
 from toy.tasks import ImageClassifier
@@ -79,6 +81,35 @@ def test_resumed_ema_ends_with_the_same_average(trainer, tmp_path, step):
     trainer(max_epochs=2, callbacks=[EMA(0.9)]).fit(resumed, datamodule=Images(), ckpt_path=file, weights_only=True)
     for name, value in whole.state_dict().items():
         assert torch.equal(resumed.state_dict()[name], value), name
+
+
+class Versioned(nn.Linear):
+    """Layer that can only load weights of a known version, like torchvision's MNASNet."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, *args):
+        assert local_metadata["version"] == 2
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+
+
+def test_averages_of_layers_with_versions_can_be_loaded(trainer, tmp_path):
+    def versioned():
+        net = nn.Sequential(nn.Flatten(), Versioned(16, 3))
+        return ImageClassifier(net, partial(torch.optim.SGD, lr=0.5), ["a", "b", "c"], [0.4], [0.3])
+
+    callbacks = [EMA(0.5), SaveAt(2, tmp_path / "saved.ckpt")]
+    whole = trainer(max_epochs=2, callbacks=callbacks)
+    whole.fit(versioned(), datamodule=Images())
+    resumed = trainer(max_epochs=2, callbacks=[EMA(0.5)])
+    resumed.fit(versioned(), datamodule=Images(), ckpt_path=tmp_path / "saved.ckpt", weights_only=True)
+    assert resumed.global_step == whole.global_step
+    paths = [tmp_path / f"{name}.ckpt" for name in "ab"]
+    for path in paths:
+        whole.save_checkpoint(path)
+    tested = versioned()
+    trainer().test(tested, datamodule=Images(), ckpt_path=average(paths, tmp_path / "average.ckpt"), weights_only=True)
+    assert tested.net[1].weight.equal(read(paths[0])["state_dict"]["net.1.weight"])
 
 
 class Compared(Callback):

@@ -346,8 +346,9 @@ class SharedData(ThreeWithTest):
 
 
 def test_metrics_logged_under_the_same_name_in_all_stages_are_kept_apart(lit):
-    run = lit("fit --model=test_features.Shared --data=test_features.SharedData --epochs 2 --test_after_fit=true").run
-    metrics = json.loads((run / "metrics.json").read_text())
+    fit = lit("fit --model=test_features.Shared --data=test_features.SharedData --epochs 2 --test_after_fit=true")
+    metrics = json.loads((fit.run / "metrics.json").read_text())
+    assert "test/stage 3.0000" in fit.out.splitlines()
     assert (metrics["fit"]["stage"], metrics["fit"]["val/stage"], metrics["test"]["test/stage"]) == (1, 2, 3)
 
 

@@ -73,8 +73,16 @@ class Classifier(Task):
         self.confusion_matrix: Tensor | None = None  # counts in the last evaluation, as [target, prediction]
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return logits `(B, num_classes)` for inputs `(B, …)`."""
-        return self.net(inputs)
+        """Return logits `(B, num_classes)` for inputs `(B, …)`.
+
+        Raises:
+            UserError: the network has a different number of outputs, which would be counted as other classes.
+        """
+        logits = self.net(inputs)
+        if logits.shape[1:] != (len(self.class_names),):
+            shape, count = tuple(logits.shape), len(self.class_names)
+            raise UserError(f"{type(self.net).__name__} returns shape {shape}, but there are {count} classes")
+        return logits
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer and its schedulers. If there are several schedulers, their factors are multiplied."""
@@ -199,7 +207,7 @@ class ImageClassifier(Classifier):
     def forward(self, images: Tensor) -> Tensor:
         """Return logits `(B, num_classes)` for float images `(B, C, H, W)` in [0, 1]."""
         normalized = (images - self.mean).div_(self.std)
-        return self.net(normalized.to(self.mean.dtype))  # The trainer's precision determines the dtype of the buffers.
+        return super().forward(normalized.to(self.mean.dtype))  # the trainer's precision determines the buffers' dtype
 
     def test_logits(self, images: Tensor) -> Tensor:
         """Return logits `(B, num_classes)`. If there are several views, return the log of the mean probabilities."""

@@ -2,6 +2,7 @@
 
 import warnings
 from collections import defaultdict
+from collections.abc import Mapping
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.strategies import ModelParallelStrategy
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lit_engine._lightning import BatchNorm, get_averaged_model
@@ -43,6 +44,12 @@ class Average(WeightAveraging):
         if stage == "fit":
             average = get_averaged_model(self)
             average.n_averaged = average.n_averaged.cpu()  # a counter on a GPU would make each step wait
+            load = average.load_state_dict
+            average.load_state_dict = lambda state: load(with_versions(state, average))
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(trainer, pl_module, checkpoint)
+        checkpoint["state_dict"] = with_versions(checkpoint["state_dict"], pl_module)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the weights that a module without `strict_loading` omits from its checkpoints. Averages include them."""
@@ -50,6 +57,14 @@ class Average(WeightAveraging):
             if not pl_module.strict_loading and name in checkpoint:
                 checkpoint[name] = {**pl_module.state_dict(), **checkpoint[name]}
         super().on_load_checkpoint(trainer, pl_module, checkpoint)
+
+
+def with_versions(state: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    """Return a state dict with the versions of the module's layers, which some networks need to load it."""
+    own = module.state_dict()
+    own.clear()
+    own.update(state)
+    return own
 
 
 class EMA(Average):
