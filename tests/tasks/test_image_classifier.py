@@ -125,7 +125,7 @@ def test_normalisation_is_not_part_of_the_state_dict():
     one = ImageClassifier(nn.Flatten(), torch.optim.SGD, ["a", "b"], [0.1], [0.2])
     two = ImageClassifier(nn.Flatten(), torch.optim.SGD, ["a", "b"], [0.5], [0.6])
     two.load_state_dict(one.state_dict())
-    assert two(torch.full((1, 1, 1, 1), 0.5)).item() == 0
+    assert two(torch.full((1, 1, 1, 2), 0.5)).tolist() == [[0, 0]]
 
 
 def test_flipped_views_are_averaged_only_in_test_and_predict(trainer):
