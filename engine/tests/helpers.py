@@ -48,6 +48,16 @@ class Witness(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
 
+class Versioned(nn.Linear):
+    """Layer that can only load weights of a known version, like torchvision's MNASNet."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, *args):
+        assert local_metadata["version"] == 2
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+
+
 class SaveAt(Callback):
     """Callback that saves a checkpoint after a given optimizer step."""
 

@@ -9,7 +9,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from small_images import Images
 from torch import nn
 
-from helpers import SaveAt
+from helpers import SaveAt, Versioned
 from lit_engine.callbacks.averaging import EMA, SWA
 from lit_engine.callbacks.freezing import Unfreezing
 from lit_engine.checkpoints.average import average
@@ -81,16 +81,6 @@ def test_resumed_ema_ends_with_the_same_average(trainer, tmp_path, step):
     trainer(max_epochs=2, callbacks=[EMA(0.9)]).fit(resumed, datamodule=Images(), ckpt_path=file, weights_only=True)
     for name, value in whole.state_dict().items():
         assert torch.equal(resumed.state_dict()[name], value), name
-
-
-class Versioned(nn.Linear):
-    """Layer that can only load weights of a known version, like torchvision's MNASNet."""
-
-    _version = 2
-
-    def _load_from_state_dict(self, state_dict, prefix, local_metadata, *args):
-        assert local_metadata["version"] == 2
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
 
 
 def test_averages_of_layers_with_versions_can_be_loaded(trainer, tmp_path):

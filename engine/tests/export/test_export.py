@@ -18,6 +18,7 @@ import torch
 import yaml
 from onnxruntime import InferenceSession
 
+from helpers import Versioned
 from lit_engine import RunDir, load_model
 from lit_engine.tools.export import command, files
 from lit_engine.tools.export.formats import write_safetensors
@@ -67,16 +68,6 @@ net.load_state_dict(weights)
 normalised = lambda images: (torch.from_numpy(images) - about["mean"][0]) / about["std"][0]
 predict = lambda images: net(normalised(images)).softmax(1).detach().numpy()
 """
-
-
-class Versioned(torch.nn.Linear):
-    """Layer that can only load weights of a known version, like torchvision's MNASNet."""
-
-    _version = 2
-
-    def _load_from_state_dict(self, state_dict, prefix, local_metadata, *args):
-        assert local_metadata["version"] == 2
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
 
 
 def test_weights_whose_version_matters_can_be_exported(tmp_path):
