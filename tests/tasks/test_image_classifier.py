@@ -25,7 +25,7 @@ def test_forward_normalises_and_returns_logits():
 def test_a_network_with_too_many_outputs_is_rejected():
     net = nn.Sequential(nn.Flatten(), nn.Linear(48, 4))
     task = ImageClassifier(net, torch.optim.SGD, ["a", "b", "c"], [0.1, 0.2, 0.3], [0.5, 0.6, 0.7])
-    with pytest.raises(UserError, match=r"Sequential returns shape \(5, 4\), but there are 3 classes"):
+    with pytest.raises(UserError, match=r"Sequential returns shape \(5, 4\), expected \(B, 3\)"):
         task(torch.rand(5, 3, 4, 4))
 
 

@@ -73,15 +73,10 @@ class Classifier(Task):
         self.confusion_matrix: Tensor | None = None  # counts in the last evaluation, as [target, prediction]
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return logits `(B, num_classes)` for inputs `(B, …)`.
-
-        Raises:
-            UserError: the network has a different number of outputs, which would be counted as other classes.
-        """
-        logits = self.net(inputs)
-        if logits.shape[1:] != (len(self.class_names),):
-            shape, count = tuple(logits.shape), len(self.class_names)
-            raise UserError(f"{type(self.net).__name__} returns shape {shape}, but there are {count} classes")
+        """Return logits `(B, num_classes)` for inputs `(B, …)`. Raise UserError if the network has other outputs."""
+        logits, count = self.net(inputs), len(self.class_names)
+        if logits.shape[1:] != (count,):  # the confusion matrix would count surplus outputs as other classes
+            raise UserError(f"{type(self.net).__name__} returns shape {tuple(logits.shape)}, expected (B, {count})")
         return logits
 
     def configure_optimizers(self) -> Any:
