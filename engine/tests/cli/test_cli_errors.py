@@ -23,6 +23,7 @@ CASES = {
     f"{Q} --ckpt_path last": ["--run", "--init_from"],
     f"{Q} --trainer.max_epochs=abc": ["trainer.max_epochs", "abc", "int"],
     f"{Q} --trainer.precision=bf17": ["trainer.precision", "bf17", "did you mean bf16"],
+    f"{Q} --precision fp16": ["Got value: fp16; did you mean 16-mixed?"],
     f"{Q} --seed_everything=-1": ["seed_everything", "from 0 to 4294967295", "-1"],
     "": ["the first argument must be a command", "examples"],
     f"-c configs/quickstart.yaml {Q}": ["the first argument must be a command"],

@@ -22,6 +22,11 @@ CLASS_MODULES = (
     "torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers",
     "torchmetrics.classification", "torchmetrics.regression",
 )  # fmt: skip
+# Other names of Lightning's precisions. The most similar name would often be a different precision.
+PRECISIONS = {
+    **dict.fromkeys(("fp16", "float16", "half", "amp"), "16-mixed"), "bfloat16": "bf16-mixed",
+    **dict.fromkeys(("fp32", "float32", "float"), "32-true"), **dict.fromkeys(("fp64", "float64", "double"), "64-true"),
+}  # fmt: skip
 _ELSEWHERE = {
     "--ckpt_path": "fit has no --ckpt_path: use --run DIR to resume, or --init_from FILE to load weights",
     "--lr_scheduler": "schedulers are arguments of the task: set model.init_args.schedulers in the config",
@@ -162,7 +167,7 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
     if reason.startswith("No module named"):
         return f": install it, or run the command in the folder of {quoted[0]}.py"
     if reason.startswith("Expected a"):
-        return did_you_mean(last, quoted)
+        return f"; did you mean {PRECISIONS[last]}?" if last in PRECISIONS else did_you_mean(last, quoted)
     if not reason.startswith(("Option", "unrecognized")):
         return ""
     known = _parameters_in_use(args, message)
