@@ -140,6 +140,12 @@ def test_bash_completes_commands_options_files_and_runs(tmp_path, capsys):
     assert completed(script, "compare", "run") == ["runs/quickstart/first/"]
     assert completed(script, "test", "--run", "''") == ["runs/quickstart/first/"]
     assert completed(script, "test", "run") == ["runs/quickstart/first/"]
+    (tmp_path / "configs" / "overlays").mkdir(parents=True)
+    (tmp_path / "configs" / "quickstart.yaml").touch()
+    (tmp_path / "configs" / "overlays" / "quiet.yaml").touch()
+    assert completed(script, "fit", "qui") == ["quickstart", "quiet"]
+    assert completed(script, "fit", "quickstart", "quie") == ["quiet"]
+    assert completed(script, "fit", "run") == ["runs/quickstart/first/"]
 
 
 def test_completion_and_examples_suggest_valid_names(capsys):

@@ -16,9 +16,12 @@ from lit_engine.cli.main import all_commands
 from lit_engine.cli.options import SHORT
 from lit_engine.project import current, program
 
-RUNS = shtab.cmd("ls -d runs/*/*/ 2>/dev/null")
+LIST_RUNS = "ls -d runs/*/*/ 2>/dev/null"
+LIST_CONFIGS = "ls configs configs/overlays 2>/dev/null | sed -n 's/[.]yaml$//p'"
+RUNS = shtab.cmd(LIST_RUNS)
 COMPLETED = {
     **dict.fromkeys(("run", "runs"), RUNS),
+    "configs": shtab.cmd(f"{LIST_CONFIGS}; {LIST_RUNS}"),
     **dict.fromkeys(("runs_dir", "images", "dir"), shtab.DIRECTORY),
     **dict.fromkeys(("config", "init_from", "ckpt_path", "table", "input", "output", "attention", "file"), shtab.FILE),
 }
@@ -46,7 +49,8 @@ def parser() -> argparse.ArgumentParser:
         what = options.description or name
         made = commands.add_parser(name, help=what, description=what, parents=[options], add_help=False)
         if name in SUBCOMMANDS:
-            made.add_argument("run", nargs="?")
+            word, count = ("configs", "*") if name == "fit" else ("run", "?")
+            made.add_argument(word, nargs=count)
             for short in SHORT:
                 made.add_argument(f"--{short}")
         for action in list_actions(made):
