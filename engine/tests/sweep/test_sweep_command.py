@@ -9,7 +9,7 @@ import pytest
 import yaml
 from sqlalchemy import Engine, event
 
-from lit_engine.tools.sweep import command
+from lit_engine.tools.sweep import command, worker
 from lit_engine.tools.sweep.config import SweepConfig
 from lit_engine.tools.sweep.study import Study
 
@@ -78,6 +78,17 @@ def test_a_dry_run_prints_its_commands_as_json(lit, written):
     commands = json.loads(lit(f"sweep {file} --dry_run --json").out)["commands"]
     assert [one["values"]["model.optimizer.lr"] for one in commands] == [0.01, 0.02]
     assert all(one["command"].endswith(" --config values.json") for one in commands)
+
+
+def test_a_sweep_is_not_continued_with_a_changed_config(lit, written, monkeypatch):
+    monkeypatch.setattr(worker.Workers, "run", lambda self: 0)
+    file, config = written({"model.optimizer.lr": {"values": [0.01, 0.02]}}), Path("configs/quickstart.yaml")
+    assert lit(f"sweep {file}").err == ""
+    assert lit(f"sweep {file}").err == ""
+    config.write_text(config.read_text().replace("batch_size: 64", "batch_size: 32"))
+    result = lit(f"sweep {file}")
+    assert result.status == 2
+    assert result.err == "error: the trials in sweeps/sweep have different data.batch_size: choose another --dir\n"
 
 
 def test_a_sweep_needs_a_file(lit):
@@ -149,7 +160,7 @@ def test_a_study_that_cannot_be_written_is_an_error(lit, written, monkeypatch):
 
     file = written({})
     Study(Path("sweeps/sweep"), SweepConfig.read(Path(file)))
-    monkeypatch.setattr(command, "_check", lambda *_: None)
+    monkeypatch.setattr(command, "_check", lambda *_: ([], {}))
     event.listen(Engine, "connect", full)
     try:
         result = lit(f"sweep {file}")

@@ -25,6 +25,7 @@ from lit_engine.cli.main import check_early
 from lit_engine.cli.shorthand import expand
 from lit_engine.errors import UserError
 from lit_engine.project import current, program
+from lit_engine.run.options import options_of
 from lit_engine.tools.output import HELP, json_document
 
 if TYPE_CHECKING:
@@ -67,13 +68,15 @@ def sweep(args: Sequence[str]) -> int:
         raise UserError(f"{config.method} search never ends: set --count N, or run_cap in {options.file}")
     with json_document(options.json) as document, convert_study_errors("--storage" if options.storage else folder):
         if not options.report:
-            commands = _check(config, options.file)
+            commands, constant = _check(config, options.file)
             if options.dry_run:
                 for command, point in commands:
                     print(f"{command}\n    values.json: {json.dumps(point)}")
                 document["commands"] = [{"command": command, "values": point} for command, point in commands]
                 return 0
         study = Study(folder, config, options.seed, options.storage, options.lost_after)
+        if not options.report:
+            study.require_same(constant)
         status = _report(study) if options.report else _run(study, options.workers, most)
         rows = study.rows()
         trials = [{**row._asdict(), "error": row.error or None} for row in rows]
@@ -150,14 +153,18 @@ def _report(study: "Study") -> int:
     return 0 if any(row.has_result for row in rows) else 1
 
 
-def _check(config: "SweepConfig", file: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Check that `fit` accepts command lines that cover all values and limits. Return them with these values.
+def _check(config: "SweepConfig", file: Path) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, Any]]:
+    """Check that `fit` accepts command lines that cover all values and limits.
+
+    Returns:
+        the command lines with these values, and the options that are the same in all trials.
 
     Raises:
         UserError: the parser rejects a command line.
     """
     from lit_engine.cli.invocation import prepare
     from lit_engine.cli.parser import LitCLI
+    from lit_engine.tools.sweep.config import option_key
 
     found = []
     for point in config.examples():
@@ -167,8 +174,9 @@ def _check(config: "SweepConfig", file: Path) -> list[tuple[str, dict[str, Any]]
             words = config.words(point, values)
             found.append((f"{program()} {shlex.join(config.words(point, Path(values.name)))}", point))
             try:
-                LitCLI(current(), prepare(expand(current(), words)).args)
+                plain = LitCLI(current(), prepare(expand(current(), words)).args).plain
             except UserError as error:
                 reason = explain(error, words)
                 raise UserError(f"{file}: `fit` does not accept {json.dumps(point)}: {reason}") from error
-    return found
+    swept = tuple(f"{option_key(parameter.name)}." for parameter in config.parameters)
+    return found, {key: value for key, value in options_of(plain) if not f"{key}.".startswith(swept)}

@@ -75,7 +75,7 @@ class SweepConfig:
         parameters = parse_parameters(content.get("parameters"))
         given: dict[str, list[str]] = {}
         for option, _, value in (word.partition("=") for word in overrides):
-            swept = [p.name for p in parameters if f"{_key(option)}.".startswith(f"{_key(p.name)}.")]
+            swept = [p.name for p in parameters if f"{option_key(option)}.".startswith(f"{option_key(p.name)}.")]
             _require(not swept, f"{option} cannot be set, because the sweep varies {', '.join(swept)}")
             given.setdefault(option, []).append(value)
         return cls(
@@ -178,5 +178,6 @@ def _command(given: Any, overrides: Sequence[str]) -> list[str]:
     return [*fixed, *words[start : place + 1]]
 
 
-def _key(option: str) -> str:
+def option_key(option: str) -> str:
+    """Return the key of an option as in `options_of`."""
     return re.sub(r"^--|\.init_args\b|\+$", "", option)

@@ -4,6 +4,7 @@ import json
 import math
 import platform
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.engine import URL
 
-from lit_engine.errors import UserError
+from lit_engine.errors import UserError, first_of
 from lit_engine.run.directory import RunDir
 from lit_engine.tools.sweep.config import SweepConfig
 
@@ -80,6 +81,15 @@ class Study:
             study.set_user_attr("sweep", stored)
         if changed := [key for key in {**stored, **config.identity} if config.identity.get(key) != stored.get(key)]:
             raise UserError(f"{folder} was started with different {', '.join(changed)}: choose another --dir")
+
+    def require_same(self, options: Mapping[str, Any]) -> None:
+        """Raise UserError if the options that are the same in all trials have changed, for example in a config."""
+        study, now = self.connect(), json.loads(json.dumps(options, default=str))
+        with self.lock:
+            before = study.user_attrs.get("options") or now
+            study.set_user_attr("options", before)
+        if changed := [key for key in before if now.get(key, before[key]) != before[key]]:
+            raise UserError(f"the trials in {self.folder} have different {first_of(changed)}: choose another --dir")
 
     def connect(self) -> optuna.Study:
         """Return the Optuna study. Each thread needs its own object, because `draw` replaces its sampler."""
