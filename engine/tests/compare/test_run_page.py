@@ -94,6 +94,17 @@ def test_the_time_per_epoch_of_a_fork_excludes_the_epochs_of_its_parent(make_run
     assert "30 s per epoch" in (run / "index.html").read_text()
 
 
+def test_no_speed_is_shown_if_a_killed_fit_recorded_no_duration(make_run, say):
+    run = make_run("killed", status=0)
+    (entry,) = json.loads((run / "provenance.json").read_text())
+    killed = {name: value for name, value in entry.items() if name not in ("status", "seconds")}
+    (run / "provenance.json").write_text(json.dumps([killed, entry]))
+    assert say(f"compare {run}")[0] == 0
+    assert "val/loss by minutes" not in Path("runs/x/compare.html").read_text()
+    write(run)
+    assert "s per epoch" not in (run / "index.html").read_text()
+
+
 def test_anchors_on_a_page_are_unique(make_run):
     run = make_run("a", test={"confusion": {"x": {"x": 3, "y": 1}, "y": {"x": 2, "y": 4}}})
     sections = json.loads((run / "metrics.json").read_text())

@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
+from torch.jit import TracerWarning
 
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import options_of
@@ -55,6 +56,7 @@ class TensorBoardExtras(Callback):
                 # tracing must not update batch norm statistics
                 with evaluation_mode(pl_module), warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)  # used by TensorBoard's writer
+                    warnings.simplefilter("ignore", TracerWarning)  # checks of shapes are not part of the graph
                     for writer in writers:
                         writer.add_graph(pl_module, images[:1])
             except Exception as error:  # some models cannot be traced, such as compiled ones

@@ -142,7 +142,7 @@ def _summary(run: Run) -> str:
     entries = RunDir(run.path).entries()
     if len(entries) == 1:  # excludes setup and test
         seconds = RunDir(run.path).metrics().get("fit", {}).get("seconds", seconds)
-    pace = f"{seconds / epochs:.3g} s per epoch" if epochs > 0 and not math.isnan(seconds) else ""
+    pace = f"{seconds / epochs:.3g} s per epoch" if epochs > 0 and run.is_timed and not math.isnan(seconds) else ""
     if devices := run.facts.get("devices"):
         pace = f"{pace} on {devices}" if pace else f"on {devices}"
     peak = max((entry.get("peak_memory_gb", 0) for entry in entries), default=0)

@@ -35,6 +35,7 @@ class Run:
     state: str  # see `RunDir.state`
     started: datetime
     seconds: float  # total duration of all finished fits and the current fit (nan if unknown)
+    is_timed: bool  # whether `seconds` includes all fits; a killed fit records no duration
     options: dict[str, Any]  # config options from `options_of`, plus the options for the initial weights
     facts: dict[str, str]  # commit, versions, processes, devices, options changed for the test
     monitor: str | None  # metric that selects the best checkpoint
@@ -78,6 +79,7 @@ class Run:
                 state=state,
                 started=times[0] if times else datetime.fromtimestamp(path.stat().st_mtime, UTC),
                 seconds=sum(took) if took else math.nan,
+                is_timed=len(took) == len(entries),
                 options=options,
                 facts=_facts(last, fit, test),
                 monitor=monitor,

@@ -103,7 +103,8 @@ def _line(row: Row, metric: str, by: str, order: int, name: str) -> Series:
     if by == "minutes":  # computed from the mean step duration, because metrics.csv contains no times
         last = [max(run.curve(metric, "step")) for run in row.counted]
         steps = [step - run.forked_at[1] for run, step in zip(row.counted, last, strict=True)]
-        pace = mean_sd([run.seconds / n / 60 for run, n in zip(row.counted, steps, strict=True) if n > 0])[0]
+        timed = [(run.seconds, n) for run, n in zip(row.counted, steps, strict=True) if n > 0 and run.is_timed]
+        pace = mean_sd([seconds / n / 60 for seconds, n in timed])[0]
         x = [at * pace for at in x] if math.isfinite(pace) else []
     return Series(order, name, [*zip(x, means, strict=False)], sds if len(lines) > 1 else ())
 
