@@ -24,6 +24,17 @@ def test_counts_and_durations_are_not_main_metrics(make_run):
     assert select_main_metrics(RunDir(run)) == {"train/loss": 0.1}
 
 
+def test_without_metrics_csv_only_the_best_value_of_the_monitored_metric_is_known(make_run):
+    run = make_run("a", (0.5, 0.3, 0.4))
+    (run / "metrics.csv").unlink()
+    sections = json.loads((run / "metrics.json").read_text())
+    sections["fit"] |= {"val/loss": 0.4, "val/accuracy": 0.7}  # the last epoch
+    (run / "metrics.json").write_text(json.dumps(sections))
+    assert {name: value for name, value in Run.read(run).metrics.items() if name.startswith("val/")} == {
+        "val/loss": 0.3
+    }
+
+
 @pytest.mark.parametrize(
     ("status", "state"),
     [

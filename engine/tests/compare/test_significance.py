@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sacrebleu
 from scipy import stats
 from sklearn import metrics
 
@@ -154,6 +155,15 @@ def test_class_names_with_leading_zeros_are_not_converted(make_run, say):
     status, out, _ = say("compare runs/x/a runs/x/b --test accuracy --json")
     assert status == 3
     assert [json.loads(out)["tests"][0][name] for name in "ab"] == [0.75, 0.75]
+
+
+def test_references_may_contain_their_separator(make_run, say):
+    translations, references = ["Home | Site map", "a red car"], [["Home | Site plan", "a car"], ["Start | Map", None]]
+    rows = [f"0,{translations[0]},Home \\| Site plan | Start \\| Map", f"1,{translations[1]},a car"]
+    for name in "ab":
+        write(make_run(name), "index,hypothesis,references", rows)
+    expected = sacrebleu.CHRF(word_order=0).corpus_score(translations, references).score
+    assert first_score(say, "chrf") == pytest.approx(expected)
 
 
 def test_multilabel_scores_match_scikit_learn(make_run, say):

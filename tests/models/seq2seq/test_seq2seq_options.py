@@ -27,6 +27,7 @@ def rnn(**options):
         (lambda: TransformerSeq2Seq(V, V, size=10, heads=4), "got 10 and 4"),
         (lambda: Decoding(beam_size=0), "beam_size must be between 1 and 1000, got 0"),
         (lambda: Decoding(beam_size=2, n_best=3), "between 1 and beam_size 2, got 3"),
+        (lambda: Decoding(max_length_ratio=float("inf")), "max_length_ratio must be finite and not negative, got inf"),
     ],
 )
 def test_contradictory_options_are_rejected(build, message):

@@ -44,8 +44,8 @@ class Decoding:
         if not 1 <= self.n_best <= self.beam_size:
             raise ValueError(f"n_best must be between 1 and beam_size {self.beam_size}, got {self.n_best}")
         for name in ("length_penalty", "no_repeat_ngram", "max_length_ratio"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be finite and not negative, got {getattr(self, name)}")
         if self.max_length_extra < 1:
             raise ValueError(f"max_length_extra must be at least 1, got {self.max_length_extra}")
 

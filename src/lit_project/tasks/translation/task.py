@@ -233,7 +233,7 @@ class Translator(Task):
         rows = []
         found = self.decoding.search(self.net, batch.source, batch.source_lengths)
         for index, text, hypotheses in zip(batch.indices.tolist(), batch.texts, found, strict=True):
-            references = " | ".join(text.references)
+            references = " | ".join(one.replace(" | ", r" \| ") for one in text.references)
             for rank, best in enumerate(hypotheses, 1):
                 rows.append((index, rank, text.source, self.text_of(best.tokens), best.score, references))
         names = ("index", "rank", "source", "hypothesis", "score", "references")

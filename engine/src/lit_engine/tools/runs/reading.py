@@ -63,13 +63,15 @@ class Run:
             own = [row for row in rows if not fork or int(row["step"]) >= fork["step"]]
             fit, test = sections.get("fit", {}), sections.get("test", {})
             monitor, maximize = find_monitor(options)
-            known = fit.get(f"best {monitor}") if state == "finished" else None
             # LossCheckpoint has no option for its metric, but records the best value as `best NAME`.
             monitor = monitor or next((name[5:] for name in fit if name.startswith("best ")), None)
+            known = fit.get(f"best {monitor}") if state == "finished" else None
             if monitor:
                 monitor = find_metric(monitor, [*columns, *fit])
             trained = {n: v for n, v in numbers(fit).items() if get_stage(n) == "train" and not n.startswith("best ")}
-            validated = _best(own, monitor, maximize, known) or numbers(fit, "val")
+            validated = _best(own, monitor, maximize, known)
+            if not validated:  # there is no metrics.csv, and the metrics in `fit` are those of the last epoch
+                validated = numbers(fit, "val") if monitor is None or known is None else {monitor: known}
             took = [entry["seconds"] for entry in entries if "seconds" in entry]
             times = [datetime.fromisoformat(entry["time"]) for entry in entries]
             if state == "running" and times:

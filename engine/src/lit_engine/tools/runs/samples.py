@@ -1,11 +1,11 @@
-"""Computes statistics of the test samples of two runs from their prediction tables.
+r"""Computes statistics of the test samples of two runs from their prediction tables.
 
 | metric | columns of the prediction table |
 | --- | --- |
 | accuracy, f1 and iou (means over classes) | prediction and target, or labels and target (separated by `;`) |
 | the same metrics over pixels | hits/CLASS, predicted/CLASS and true/CLASS (numbers of pixels) |
 | r2, mse, rmse, mae | prediction and target, or prediction/NAME and target/NAME |
-| bleu, chrf | hypothesis and references (separated by ` | `) |
+| bleu, chrf | hypothesis and references (separated by ` | `, which is written as ` \| ` within a reference) |
 | any other NAME | NAME (one number per sample, whose mean is the metric) |
 """
 
@@ -253,7 +253,8 @@ def _texts(kind: str, a: Table, b: Table) -> Samples:
     else:
         corpus = single = CHRF(word_order=int(signature.get("nw", 0)), lowercase=lowercase)
     # One list for the first references of all samples, one for the second references, and so on.
-    references: Any = list(zip_longest(*(str(text).split(" | ") for text in a.column("references"))))
+    listed = [str(text).split(" | ") for text in a.column("references")]
+    references: Any = list(zip_longest(*([one.replace(r" \| ", " | ") for one in own] for own in listed)))
     stats = []
     for table in (a, b):
         texts = [str(text) for text in table.column("hypothesis")]
