@@ -80,6 +80,16 @@ def test_all_metrics_are_logged_at_the_optimizer_step(trainer, tmp_path):
     assert not {"epoch", "step"} & set(format_metrics(runner.callback_metrics, None).split())
 
 
+def test_steps_stay_correct_if_a_resumed_run_accumulates_fewer_batches(trainer, tmp_path):
+    data, file = few(batch_size=3, seed=1), tmp_path / "saved.ckpt"
+    _, runner = trained(trainer, of_parts(data, accumulate=3), data, epochs=1)
+    runner.save_checkpoint(file)
+    resumed = trainer(max_epochs=2, logger=[MetricsCSV(tmp_path)], log_every_n_steps=1)
+    resumed.fit(of_parts(data, accumulate=1), datamodule=data, ckpt_path=file, weights_only=True)
+    assert resumed.global_step == 3 + 7
+    assert [row["step"] for row in RunDir(tmp_path).history()[1] if row["val/loss"]] == ["9"]
+
+
 def test_each_optimizer_follows_its_own_schedule_until_the_run_ends(trainer):
     data = few(batch_size=3, seed=1)
     schedules = {"encoder": [Schedule(CosineAnnealingLR, "step")], "decoder": [Schedule(CosineAnnealingLR, "epoch")]}

@@ -26,8 +26,8 @@ from lit_engine.training.task import Task, load_module
 def load_model(run: RunDir, which: str = "best") -> Any:
     """Return the task or other LightningModule of a checkpoint, on the CPU and in evaluation mode.
 
-    The modules named in the run's config are imported. For `which`, see `choose_checkpoint`. If a module's `setup`
-    creates layers, its data are loaded as well.
+    The modules named in the run's config are imported. For `which`, see `choose_checkpoint`. If the module's
+    `setup` creates layers, the data are loaded as well.
 
     Raises:
         RunError: there is no such checkpoint.

@@ -344,7 +344,7 @@ class Session:
         return None
 
     def _fill_data(self, content: dict[str, Any] | None) -> None:
-        """Fill in arguments of the data module from a checkpoint, such as the class names of a missing folder."""
+        """Fill in data arguments from a checkpoint, such as the class names if the folder of images is missing."""
         data = self.options.data.get("init_args", {})
         if self.checkpoint is not None and content is not None:
             fill_linked(data, self.cli.links, content)

@@ -166,6 +166,16 @@ def test_references_may_contain_their_separator(make_run, say):
     assert first_score(say, "chrf") == pytest.approx(expected)
 
 
+def test_text_metrics_need_the_tokenizer_recorded_by_a_test(make_run, say):
+    for name in "ab":
+        write(run := make_run(name), "index,hypothesis,references", ["0,a red car,a car", "1,a cat,the cat"])
+        sections = json.loads((run / "metrics.json").read_text())
+        (run / "metrics.json").write_text(json.dumps({"fit": sections["fit"]}))
+    status, _, err = say("compare runs/x/a runs/x/b --test bleu")
+    assert status == 2
+    assert "runs/x/a was not tested: `toy test runs/x/a` also records how bleu is computed" in err
+
+
 def test_multilabel_scores_match_scikit_learn(make_run, say):
     true, *found = np.random.default_rng(2).random((3, 40, 3)) < 0.5
     for name, predicted in zip("ab", found, strict=True):

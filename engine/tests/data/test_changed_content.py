@@ -6,7 +6,7 @@ from lit_engine.data.module import SplitData
 
 
 class Numbers(SplitData):
-    """Numbers that a test can change."""
+    """Dataset of numbers that a test can modify."""
 
     values = torch.arange(10.0)
 

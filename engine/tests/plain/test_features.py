@@ -329,7 +329,7 @@ def test_layers_created_by_hooks_are_forked_and_initialized(lit, in_setup):
 
 class SetupLayers(LateLayers):
     def configure_model(self):
-        """Create no layers."""
+        """Do nothing, so that only `setup` creates layers."""
 
 
 def test_a_module_whose_setup_creates_layers_can_be_loaded(lit):

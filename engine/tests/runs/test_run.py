@@ -21,7 +21,7 @@ from lit_engine.run.provenance import provenance, read_git_state, read_uncommitt
 
 
 class TestedMeanwhile(Callback):
-    """Callback that writes test results like another process that tests the run while it is being trained."""
+    """Callback that writes test results during training, as another process could do."""
 
     def on_train_epoch_start(self, trainer, pl_module):
         run = RunDir(Path(trainer.default_root_dir))

@@ -88,7 +88,9 @@ def test_a_sweep_is_not_continued_with_a_changed_config(lit, written, monkeypatc
     config.write_text(config.read_text().replace("batch_size: 64", "batch_size: 32"))
     result = lit(f"sweep {file}")
     assert result.status == 2
-    assert result.err == "error: the trials in sweeps/sweep have different data.batch_size: choose another --dir\n"
+    assert (
+        result.err == "error: the trials in sweeps/sweep used other values of data.batch_size: choose another --dir\n"
+    )
 
 
 def test_a_sweep_needs_a_file(lit):

@@ -73,9 +73,9 @@ class Classifier(Task):
         self.confusion_matrix: Tensor | None = None  # counts in the last evaluation, as [target, prediction]
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return logits `(B, num_classes)` for inputs `(B, …)`. Raise UserError if the network has other outputs."""
+        """Return logits `(B, num_classes)` for inputs `(B, …)`. Raise UserError if they have any other shape."""
         logits, count = self.net(inputs), len(self.class_names)
-        if logits.shape[1:] != (count,):  # the confusion matrix would count surplus outputs as other classes
+        if logits.shape[1:] != (count,):  # the confusion matrix would count extra outputs as other classes
             raise UserError(f"{type(self.net).__name__} returns shape {tuple(logits.shape)}, expected (B, {count})")
         return logits
 

@@ -135,11 +135,9 @@ class SeveralOptimizers(Task):
 
     def log_reduced(self, values: Mapping[str, float]) -> None:
         """Log values at the current optimizer step. Lightning would count micro-batches instead."""
-        if self.accumulate > 1:
-            # Like Lightning, count training steps from 0. A test after training is logged at the next step.
-            step = self.trainer.global_step - (self.trainer.state.fn == "fit")
-            values = {**values, "epoch": self.current_epoch, "step": step}
-        super().log_reduced(values)
+        # Like Lightning, count training steps from 0. A test after training is logged at the next step.
+        step = self.trainer.global_step - (self.trainer.state.fn == "fit")
+        super().log_reduced({**values, "epoch": self.current_epoch, "step": step})
 
     def on_train_epoch_end(self) -> None:
         """Log the epoch's metrics and step the schedules with interval `epoch`."""

@@ -60,7 +60,7 @@ class Average(WeightAveraging):
 
 
 def with_versions(state: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
-    """Return a state dict with the versions of the module's layers, which some networks need to load it."""
+    """Add the versions of the module's layers to a state dict. Some networks cannot load their weights without them."""
     own = module.state_dict()
     own.clear()
     own.update(state)

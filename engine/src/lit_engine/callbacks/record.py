@@ -135,7 +135,7 @@ class RunRecord(Callback):
         self.started = True
 
     def _warn_of_changed_data(self, trainer: Trainer) -> None:
-        """Warn if the splits of a resumed run have changed, but the options of the data module are the same."""
+        """Warn if the splits of a resumed run have changed even though the data module's options are the same."""
         before, now = (self.run.entries() or [{}])[-1], self.provenance or {}
         has_splits = hasattr(trainer.datamodule, "splits")  # type: ignore[attr-defined]
         if not has_splits or before.get("versions") != now.get("versions"):

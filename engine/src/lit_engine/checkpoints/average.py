@@ -36,7 +36,7 @@ def average(checkpoints: Sequence[Path], target: Path) -> Path:
         for name in sums:
             sums[name] += others[name]
     means = {name: (total / len(checkpoints)).to(weights[name].dtype) for name, total in sums.items()}
-    weights.update(means)  # keeps the versions of the layers
+    weights.update(means)  # in place, which keeps the versions of the layers
     kept = {key: value for key, value in content.items() if key not in ("optimizer_states", "lr_schedulers")}
     averaged = {**kept, "averaged": [path.name for path in checkpoints]}
     SafeCheckpointIO().save_checkpoint(averaged, target)

@@ -73,9 +73,9 @@ class Checkpoint(ModelCheckpoint):
         self.seconds = math.inf if every_minutes is None else 60 * every_minutes
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Put the checkpoints into the run directory. The file names of further callbacks contain their metrics."""
+        """Save to the run directory. All callbacks but the first include their metric in the file names."""
         first = next((one for one in trainer.callbacks if isinstance(one, Checkpoint)), self)  # type: ignore[attr-defined]
-        if self is not first and self.monitor:  # otherwise, two callbacks would share the file of an epoch
+        if self is not first and self.monitor:  # otherwise, two callbacks would write the same file
             metric = re.sub(r"\W+", "-", self.monitor)
             self.filename = f"best-{metric}-{self._ending}"
         if self.dirpath is None:

@@ -22,7 +22,7 @@ CLASS_MODULES = (
     "torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers",
     "torchmetrics.classification", "torchmetrics.regression",
 )  # fmt: skip
-# Other names of Lightning's precisions. The most similar name would often be a different precision.
+# Aliases for Lightning's precisions. The most similar spelling would often be the wrong precision.
 PRECISIONS = {
     **dict.fromkeys(("fp16", "float16", "half", "amp"), "16-mixed"), "bfloat16": "bf16-mixed",
     **dict.fromkeys(("fp32", "float32", "float"), "32-true"), **dict.fromkeys(("fp64", "float64", "double"), "64-true"),

@@ -1,4 +1,4 @@
-"""Rewrites a command line before it is parsed: class names get their full paths, and a run gets its config."""
+"""Rewrites a command line before it is parsed: expands class names, and inserts the config of the given run."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,1 +1,1 @@
-"""Loggers of metrics: metrics.csv, TensorBoard and W&B."""
+"""Metric loggers: metrics.csv, TensorBoard and W&B."""

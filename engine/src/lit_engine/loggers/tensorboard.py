@@ -56,7 +56,7 @@ class TensorBoardExtras(Callback):
                 # tracing must not update batch norm statistics
                 with evaluation_mode(pl_module), warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)  # used by TensorBoard's writer
-                    warnings.simplefilter("ignore", TracerWarning)  # checks of shapes are not part of the graph
+                    warnings.simplefilter("ignore", TracerWarning)  # shape checks are not part of the graph
                     for writer in writers:
                         writer.add_graph(pl_module, images[:1])
             except Exception as error:  # some models cannot be traced, such as compiled ones

@@ -50,7 +50,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         with replacement(path.resolve()) as temporary:
             temporary.write_bytes(content)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error  # the path that the user knows
+        raise OSError(error.errno, error.strerror, str(path)) from error  # not the temporary file
 
 
 @contextmanager

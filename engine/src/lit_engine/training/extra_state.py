@@ -36,10 +36,10 @@ class ExtraState:
         self._loaded: dict[str, Any] = {}  # entries of the checkpoint to resume from
         self._share: dict[str, Any] = {}  # the part of the checkpoint that belongs to this process
         self._optimization: str | None = None  # hash of the initial options of a plain module's optimizers
-        # Whether each parameter is trainable, and each submodule in train mode, when training starts. No parameter has
-        # the name of a submodule.
+        # Whether each parameter is trainable, and whether each submodule is in train mode, when training starts.
+        # Parameters and submodules cannot have the same name.
         self._at_start: dict[str, bool] = {}
-        # States of metrics, and this process's batch norm statistics, before the current validation.
+        # Metric states and this process's batch norm statistics from before the current validation.
         self._metrics: dict[str, Any] | None = None
         self._buffers: dict[str, Tensor] = {}
 
@@ -49,7 +49,7 @@ class ExtraState:
         self._optimization = describe_optimization(trainer)
 
     def load(self, trainer: Trainer, checkpoint: dict[str, Any]) -> None:
-        """Keep the entries of a checkpoint for `start`, and restore the states of metrics."""
+        """Store the checkpoint entries that `start` needs, and restore the metric states."""
         self._loaded = {key: checkpoint[key] for key in KEYS if key in checkpoint}
         shares, (size, rank, _) = checkpoint.get("logged_so_far", []), replicas(trainer)
         is_same = checkpoint.get("processes", trainer.world_size) == trainer.world_size and len(shares) == size
@@ -65,7 +65,7 @@ class ExtraState:
             self._share = {**self._share, "states": _lightning.metric_states(module)}
 
     def start(self, trainer: Trainer) -> None:
-        """Restore the counters, logged values and gradients before the first hook of the module's training.
+        """Restore the counters, logged values and gradients before the module's first training hook.
 
         Raises:
             UserError: if the run was stopped mid-epoch, and the number of batches per epoch or step has changed.
@@ -127,7 +127,7 @@ class ExtraState:
             _lightning.step_plateau_schedules(trainer)
 
     def start_validation(self, trainer: Trainer) -> None:
-        """Keep the states of metrics, and validate the model that is saved, which has the buffers of rank 0."""
+        """Keep the metric states, and load rank 0's buffers, so that validation uses the checkpoint's model."""
         module = trainer.lightning_module
         self._metrics = _lightning.metric_states(module)
         if _has_own_buffers(trainer):

@@ -1,4 +1,4 @@
-"""Handlers of the signals that end a run, such as Ctrl-C and SIGTERM."""
+"""Handlers for signals that end a run, such as SIGINT (Ctrl-C) and SIGTERM."""
 
 import os
 import signal

@@ -102,7 +102,7 @@ def write_safetensors(net: nn.Module, about: str, file: Path) -> None:
     file.write_bytes(save(weights, {"about": about}))
     for value in net.state_dict().values():
         value.zero_()
-    own = net.state_dict()  # its metadata contain versions, which some networks of torchvision need
+    own = net.state_dict()  # contains the versions of the layers, which some torchvision networks need
     own.update(load_file(file))
     net.load_state_dict(own)
 

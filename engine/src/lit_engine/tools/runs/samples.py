@@ -243,7 +243,11 @@ def _texts(kind: str, a: Table, b: Table) -> Samples:
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError as error:
         raise UserError(f"--test {kind} needs sacrebleu: pip install sacrebleu") from error
-    signatures = RunDir(a.run.path).metrics().get("test", {}).get("signatures", {})
+    sections = RunDir(a.run.path).metrics()
+    if "test" not in sections:
+        command = f"{program()} test {quote(str(a.run.path))}"
+        raise RunError(f"{a.run.path} was not tested: `{command}` also records how {kind} is computed")
+    signatures = sections["test"].get("signatures", {})
     signature = dict(pair.split(":", 1) for pair in signatures.get(kind, "").split("|") if pair)
     lowercase = signature.get("case") == "lc"
     if kind == "bleu":

@@ -179,5 +179,5 @@ def _command(given: Any, overrides: Sequence[str]) -> list[str]:
 
 
 def option_key(option: str) -> str:
-    """Return the key of an option as in `options_of`."""
+    """Return an option's key in the format of `options_of`."""
     return re.sub(r"^--|\.init_args\b|\+$", "", option)

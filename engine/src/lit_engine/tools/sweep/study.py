@@ -83,13 +83,15 @@ class Study:
             raise UserError(f"{folder} was started with different {', '.join(changed)}: choose another --dir")
 
     def require_same(self, options: Mapping[str, Any]) -> None:
-        """Raise UserError if the options that are the same in all trials have changed, for example in a config."""
+        """Raise UserError if options that all trials share have changed, for example because a config was edited."""
         study, now = self.connect(), json.loads(json.dumps(options, default=str))
         with self.lock:
             before = study.user_attrs.get("options") or now
             study.set_user_attr("options", before)
         if changed := [key for key in before if now.get(key, before[key]) != before[key]]:
-            raise UserError(f"the trials in {self.folder} have different {first_of(changed)}: choose another --dir")
+            raise UserError(
+                f"the trials in {self.folder} used other values of {first_of(changed)}: choose another --dir"
+            )
 
     def connect(self) -> optuna.Study:
         """Return the Optuna study. Each thread needs its own object, because `draw` replaces its sampler."""
