@@ -160,7 +160,8 @@ class Session:
         self.has_content = not smoke
         tests = options.test_after_fit and not smoke and has_test(datamodule)
         if not self.record.started:
-            done = f"{trainer.current_epoch} epochs ({trainer.global_step} steps)"
+            epochs = trainer.current_epoch
+            done = f"{epochs} epoch{'s' * (epochs != 1)} ({trainer.global_step} steps)"
             print_once(f"nothing to do: the run has already finished, after {done}")
             tests = tests and "test" not in trainer.strategy.broadcast(self.run.metrics())
         best, last = best_checkpoint(trainer), self.run.checkpoints / "last.ckpt"

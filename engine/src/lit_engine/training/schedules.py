@@ -357,7 +357,7 @@ def check_lengths(trainer: Trainer, saved: Sequence[Any]) -> None:
             raise UserError(
                 f"the length of {type(config.scheduler).__name__} was {', '.join(before)} and would be "
                 f"{', '.join(now)}, but a resumed run keeps its schedules: keep max_epochs and the batch size, or "
-                "continue with --fork instead of --run"
+                "continue as a new run with --fork"
             )
 
 
@@ -370,5 +370,5 @@ def check_resumed(trainer: Trainer, run: Callable[[str], int | None]) -> None:
             raise UserError(
                 f"the learning rate schedule of this run ends after {planned} {config.interval}s, "
                 f"but the run would now have {length}: keep its max_epochs, batch size and number of devices, "
-                "continue with --fork instead of --run, or keep the current rate with --model.schedulers=null"
+                "continue as a new run with --fork, or keep the current rate with --model.schedulers=null"
             )
