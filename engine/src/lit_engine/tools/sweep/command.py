@@ -66,19 +66,18 @@ def sweep(args: Sequence[str]) -> int:
     most = config.trials(options.count)
     if not most and not options.report:
         raise UserError(f"{config.method} search never ends: set --count N, or run_cap in {options.file}")
-    with json_document(options.json) as document, convert_study_errors("--storage" if options.storage else folder):
-        if not options.report:
-            commands, constant = _check(config, options.file)
-            if options.dry_run:
-                for command, point in commands:
-                    print(f"{command}\n    values.json: {json.dumps(point)}")
-                document["commands"] = [{"command": command, "values": point} for command, point in commands]
-                return 0
-        study = Study(folder, config, options.seed, options.storage, options.lost_after)
-        if not options.report:
-            study.require_same(constant)
-        status = _report(study) if options.report else _run(study, options.workers, most)
-        rows = study.rows()
+    with json_document(options.json) as document:
+        commands, shared = ([], {}) if options.report else _check(config, options.file)
+        if commands and options.dry_run:
+            for command, point in commands:
+                print(f"{command}\n    values.json: {json.dumps(point)}")
+            document["commands"] = [{"command": command, "values": point} for command, point in commands]
+            return 0
+        with convert_study_errors("--storage" if options.storage else folder):
+            study = Study(folder, config, options.seed, options.storage, options.lost_after)
+            study.require_same(shared)
+            status = _report(study) if options.report else _run(study, options.workers, most)
+            rows = study.rows()
         trials = [{**row._asdict(), "error": row.error or None} for row in rows]
         best = trials[0] if rows and rows[0].has_result else None
         document.update(dir=folder, metric=config.metric, best=best, trials=trials, page=folder / "index.html")

@@ -87,7 +87,8 @@ class Study:
         study, now = self.connect(), json.loads(json.dumps(options, default=str))
         with self.lock:
             before = study.user_attrs.get("options") or now
-            study.set_user_attr("options", before)
+            if now:
+                study.set_user_attr("options", before)
         if changed := [key for key in before if now.get(key, before[key]) != before[key]]:
             raise UserError(
                 f"the trials in {self.folder} used other values of {first_of(changed)}: choose another --dir"
