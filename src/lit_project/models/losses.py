@@ -149,11 +149,7 @@ def build_loss(
 
 
 def weights_by_class(given: Mapping[str, float], class_names: Sequence[str]) -> list[float]:
-    """Return the weight of each class in the order of `class_names`.
-
-    Raises:
-        ValueError: a class is unknown, or a weight is not positive.
-    """
+    """Return the class weights in the order of `class_names`. Raise ValueError if a class or weight is invalid."""
     given = {str(name): weight for name, weight in given.items()}  # YAML reads a class named 3 as a number
     for name, weight in given.items():
         if name not in class_names:
