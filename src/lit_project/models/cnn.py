@@ -12,11 +12,7 @@ KERNEL_SIZE = 3
 
 
 def output_size(size: Sequence[int], layers: Sequence[int | str], padding: int) -> tuple[int, int]:
-    """Return the output height and width of `layers` for an image of `size` = (H, W).
-
-    Raises:
-        ValueError: a layer's output would be empty.
-    """
+    """Return the output height and width for an image of `size` (H, W). Raise ValueError if an output is empty."""
     height, width = size
     for position, layer in enumerate(layers):
         if layer == "pool":

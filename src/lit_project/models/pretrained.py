@@ -45,10 +45,7 @@ def download(architecture: str, name: str) -> dict[str, Tensor]:
 def from_file(path: Path) -> dict[str, Tensor]:
     """Return the state dict in a file written by `torch.save(net.state_dict(), path)`, or in a Lightning checkpoint.
 
-    Tensors are loaded onto the CPU, and only tensors and plain data are unpickled.
-
-    Raises:
-        ValueError: the file cannot be read or contains no state dict.
+    Tensors are loaded onto the CPU. Only tensors and plain data are unpickled. Raise ValueError for any other file.
     """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
