@@ -2,7 +2,6 @@
 
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -11,11 +10,12 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.strategies import ModelParallelStrategy
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lit_engine._lightning import BatchNorm, get_averaged_model
 from lit_engine.checkpoints.callback import fast_dev_run
+from lit_engine.checkpoints.weights import with_versions
 from lit_engine.errors import UserError
 from lit_engine.training.task import Task
 
@@ -57,14 +57,6 @@ class Average(WeightAveraging):
             if not pl_module.strict_loading and name in checkpoint:
                 checkpoint[name] = {**pl_module.state_dict(), **checkpoint[name]}
         super().on_load_checkpoint(trainer, pl_module, checkpoint)
-
-
-def with_versions(state: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
-    """Add the versions of the module's layers to a state dict. Some networks cannot load their weights without them."""
-    own = module.state_dict()
-    own.clear()
-    own.update(state)
-    return own
 
 
 class EMA(Average):

@@ -63,6 +63,14 @@ def _resizable_buffers(model: nn.Module) -> Iterator[str]:
             yield from (name for name, _ in module.named_buffers(path, recurse=False))
 
 
+def with_versions(state: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    """Add the versions of the module's layers to a state dict. Some networks cannot load their weights without them."""
+    own = module.state_dict()
+    own.clear()
+    own.update(state)
+    return own
+
+
 def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
     """Replace the prefixes of weight names. The longest matching prefix applies, and None drops the weight.
 

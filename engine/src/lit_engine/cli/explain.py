@@ -167,7 +167,8 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
     if reason.startswith("No module named"):
         return f": install it, or run the command in the folder of {quoted[0]}.py"
     if reason.startswith("Expected a"):
-        return f"; did you mean {PRECISIONS[last]}?" if last in PRECISIONS else did_you_mean(last, quoted)
+        is_precision = key == "trainer.precision" and last in PRECISIONS
+        return f"; did you mean {PRECISIONS[last]}?" if is_precision else did_you_mean(last, quoted)
     if not reason.startswith(("Option", "unrecognized")):
         return ""
     known = _parameters_in_use(args, message)

@@ -14,6 +14,7 @@ from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from lit_engine._lightning import recurrences_as_loops
+from lit_engine.checkpoints.weights import with_versions
 from lit_engine.errors import UserError
 from lit_engine.tools.export.parts import Part, Run
 
@@ -102,9 +103,7 @@ def write_safetensors(net: nn.Module, about: str, file: Path) -> None:
     file.write_bytes(save(weights, {"about": about}))
     for value in net.state_dict().values():
         value.zero_()
-    own = net.state_dict()  # contains the versions of the layers, which some torchvision networks need
-    own.update(load_file(file))
-    net.load_state_dict(own)
+    net.load_state_dict(with_versions(load_file(file), net))
 
 
 def run_in_two_batches(run: Run) -> Run:

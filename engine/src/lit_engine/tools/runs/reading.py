@@ -70,7 +70,7 @@ class Run:
                 monitor = find_metric(monitor, [*columns, *fit])
             trained = {n: v for n, v in numbers(fit).items() if get_stage(n) == "train" and not n.startswith("best ")}
             validated = _best(own, monitor, maximize, known)
-            if not validated:  # there is no metrics.csv, and the metrics in `fit` are those of the last epoch
+            if not validated:  # without metrics.csv, only the best value and the last epoch's metrics are known
                 validated = numbers(fit, "val") if monitor is None or known is None else {monitor: known}
             took = [entry["seconds"] for entry in entries if "seconds" in entry]
             times = [datetime.fromisoformat(entry["time"]) for entry in entries]
