@@ -486,7 +486,7 @@ def test_quick_module_stores_only_the_name_of_the_hook(trainer, monkeypatch):
 
 LAZY = """
 import sys
-from lit_engine._torchmetrics import import_lazily
+from lit_engine._lazy_imports import import_lazily
 import_lazily()
 import lightning.pytorch.cli
 from torchmetrics import Accuracy, MeanMetric, Metric, MetricCollection, MetricTracker, R2Score, classification
@@ -506,8 +506,47 @@ assert lazy == [vars(torchmetrics)[name] for name in names]
 """
 
 
+COMPILED = """
+import sys
+from lit_engine._lazy_imports import import_lazily
+import_lazily()
+from lightning.fabric.wrappers import OptimizedModule
+from lightning.pytorch import LightningModule
+assert not {"torch._dynamo", "torch.distributed.tensor"} & sys.modules.keys()
+import torch
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
+results = _ResultCollection(training=True)
+log = lambda value: results.log("step", "loss", value, on_step=True, on_epoch=True, batch_size=1)
+log(torch.tensor(1.0))
+assert not isinstance(LightningModule(), OptimizedModule)
+
+def double(value):
+    log(value)
+    return 2 * value
+
+assert torch.compile(double, backend="eager")(torch.tensor(3.0)) == 6
+assert results["step.loss"].value == 4  # a method that Lightning excludes from compilation
+compiled = torch.compile(LightningModule(), backend="eager")
+assert isinstance(compiled, OptimizedModule) and not isinstance(LightningModule(), OptimizedModule)
+"""
+NOT_IMPORTED = 'assert not {"torch._dynamo", "torch.distributed.tensor"} & sys.modules.keys()'
+NEEDS_MORE = """import_lazily()
+import torch
+torch.compiler.disable = lambda function: torch._dynamo.decorators.disable(function)"""
+
+
+@pytest.mark.parametrize("needs_more", [False, True])
+def test_lightning_is_imported_without_the_compiler(needs_more):
+    """If Lightning needs more of the compiler than the stand-in provides, it is imported as usual."""
+    code = COMPILED
+    if needs_more:
+        code = COMPILED.replace("import_lazily()", NEEDS_MORE).replace(NOT_IMPORTED, "")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 SUBMODULE = """
-from lit_engine._torchmetrics import import_lazily
+from lit_engine._lazy_imports import import_lazily
 import_lazily()
 import torchmetrics.classification
 """

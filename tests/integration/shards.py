@@ -14,7 +14,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from lit_engine.callbacks.averaging import EMA
-from lit_engine.distributed.sharding import Sharded, as_sharded, clip_norm, gather_full_tensors, shard, total_norm
+from lit_engine.distributed.sharded import Sharded, as_sharded, gather_full_tensors, shard
+from lit_engine.distributed.sharding import clip_norm, total_norm
 from lit_engine.errors import UserError
 from lit_project.models.mlp import MLP
 from lit_project.models.resnet import SmallResNet

@@ -22,7 +22,7 @@ from helpers import differences
 from killing import at_call
 from lit_engine.checkpoints.choose import choose_checkpoint
 from lit_engine.checkpoints.io import read
-from lit_engine.distributed.sharding import Sharded
+from lit_engine.distributed.sharded import Sharded
 from lit_engine.errors import UserError
 from lit_engine.load import load_data, load_model
 from lit_engine.run.directory import RunDir

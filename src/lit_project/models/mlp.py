@@ -2,11 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
-from torch.distributed.tensor import Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle
 
 from lit_project.models.dropout import Dropout
 
@@ -62,8 +60,11 @@ class MLP(nn.Module):
         """Return logits `(B, num_classes)` for inputs `(B, *input_shape)`."""
         return self.layers(x)
 
-    def tensor_parallel_plan(self) -> dict[str, ParallelStyle]:
+    def tensor_parallel_plan(self) -> dict[str, Any]:
         """Shard the outputs of each hidden layer, and then gather them, because norms and dropout need all outputs."""
+        from torch.distributed.tensor import Replicate  # takes half a second
+        from torch.distributed.tensor.parallel import ColwiseParallel
+
         linear = [f"layers.{number}" for number, layer in enumerate(self.layers) if isinstance(layer, nn.Linear)]
         return {name: ColwiseParallel(output_layouts=Replicate()) for name in linear[:-1]}
 

@@ -19,7 +19,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from types import ModuleType
 
-from lit_engine._torchmetrics import import_lazily
+from lit_engine._lazy_imports import import_lazily
 from lit_engine.cli.arguments import CONFIG, SUBCOMMANDS, fit_width, pairs
 from lit_engine.cli.explain import short_message
 from lit_engine.cli.options import format_short_help

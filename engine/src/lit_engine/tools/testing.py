@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lit_engine._torchmetrics import import_lazily
+from lit_engine._lazy_imports import import_lazily
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer

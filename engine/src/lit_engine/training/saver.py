@@ -19,7 +19,6 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule
 
 from lit_engine import _lightning
 from lit_engine.checkpoints.callback import Checkpoint, fast_dev_run
@@ -27,7 +26,7 @@ from lit_engine.data.module import accumulation_steps
 from lit_engine.data.resumable import ResumableLoader, make_resumable, seed_everywhere
 from lit_engine.data.sampler import Loader, global_seed
 from lit_engine.distributed.processes import Maximum, all_gathered, replicas, warn_once
-from lit_engine.distributed.sharding import local_shards, total_norm
+from lit_engine.distributed.sharding import local_shards, total_norm, uses_copies
 from lit_engine.errors import UserError
 from lit_engine.training.extra_state import ExtraState
 from lit_engine.training.plain import replace
@@ -365,7 +364,7 @@ def _sums(module: LightningModule) -> list[Tensor]:
     In automatic optimization, DDP overwrites the buffers of other ranks when validation starts. FSDP2 uses copies of
     the weights in validation.
     """
-    weights = () if any(isinstance(part, FSDPModule) for part in module.modules()) else module.parameters()
+    weights = () if uses_copies(module) else module.parameters()
     buffers = module.buffers() if module.global_rank == 0 or not module.automatic_optimization else ()
     tensors = local_shards([*weights, *buffers])
     # torch cannot add float8 numbers

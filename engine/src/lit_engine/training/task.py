@@ -18,7 +18,7 @@ from lit_engine.checkpoints.io import read
 from lit_engine.classes.names import drop_weights, import_class, instantiate
 from lit_engine.data.sampler import global_seed, seed_step
 from lit_engine.distributed.processes import replicas
-from lit_engine.distributed.sharding import clip_norm, gradients, local_shards, shard, total_norm
+from lit_engine.distributed.sharding import clip_norm, gradients, local_shards, total_norm
 from lit_engine.errors import CheckpointError, UserError
 from lit_engine.run.metric_names import is_detail
 from lit_engine.training.exact import Clock, StepMean, Totals
@@ -159,6 +159,8 @@ class Task(_lightning.QuickModule):
     def configure_model(self) -> None:
         """Shard the task's submodules if the strategy is `Sharded`."""
         if self.device_mesh is not None:
+            from lit_engine.distributed.sharded import shard  # takes half a second
+
             shard(self, self.device_mesh)
             for metric in (module for module in self.modules() if isinstance(module, Metric)):
                 metric.process_group = replicas(self.trainer).group  # each batch counts once

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 from torch.nn import functional as F
 
 from lit_project.models.dropout import Dropout
@@ -190,12 +189,14 @@ class TransformerSeq2Seq(Seq2Seq):
         """Return the layers for FSDP2. Each layer runs once per forward pass, and is unsharded only while it runs."""
         return [*self.encoder, *self.decoder]
 
-    def tensor_parallel_plan(self) -> dict[str, ParallelStyle]:
+    def tensor_parallel_plan(self) -> dict[str, Any]:
         """Shard the outputs of the first feed-forward layer and the inputs of the second (Shoeybi et al., 2019).
 
         Attention is not sharded, because `nn.MultiheadAttention` stores the query, key and value projections of all
         heads in one matrix. Embeddings are not sharded, because other layers share them.
         """
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel  # takes half a second
+
         return {
             f"{stack}.{number}.feedforward.{part}": style
             for stack, layers in (("encoder", self.encoder), ("decoder", self.decoder))
