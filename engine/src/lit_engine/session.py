@@ -211,7 +211,8 @@ class Session:
                 print_once(f"weights from {weights}:\n{found}")
 
             if adds_weights_later(model, trainer.callbacks):  # type: ignore[attr-defined]
-                trainer.callbacks.append(LambdaCallback(on_fit_start=load))  # type: ignore[attr-defined]
+                # first, because other callbacks may copy the weights in this hook
+                trainer.callbacks.insert(0, LambdaCallback(on_fit_start=load))  # type: ignore[attr-defined]
             else:
                 load()
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -146,6 +146,8 @@ class TorchvisionNet(nn.Module):
         ValueError: the architecture does not exist, an option does not apply to it, or the weights cannot be loaded
             or belong to a different architecture.
     """
+
+    checkpoint_arguments: ClassVar[dict[str, Any]] = {"weights": None}  # used if a checkpoint contains the weights
 
     def __init__(
         self,

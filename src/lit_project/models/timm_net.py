@@ -1,7 +1,7 @@
 """Models from timm (https://github.com/huggingface/pytorch-image-models)."""
 
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -25,6 +25,8 @@ class TimmNet(nn.Module):
         ImportError: timm is not installed.
         ValueError: timm has no such model.
     """
+
+    checkpoint_arguments: ClassVar[dict[str, Any]] = {"pretrained": False}  # used if a checkpoint contains the weights
 
     def __init__(
         self,

@@ -1,5 +1,7 @@
 """Callback that freezes parts of a model permanently or for the first epochs."""
 
+from typing import Any
+
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_engine._lightning import BatchNorm, wrap_again
@@ -29,6 +31,7 @@ class Unfreezing(Callback):
 
     def __init__(self, schedule: dict[str, int | None]) -> None:
         self.schedule = schedule
+        self._starts = False  # whether no batch has been trained in this process
 
     def _find_rule(self, name: str) -> list[str]:
         return [path for path in self.schedule if name == path or name.startswith(path + ".")]
@@ -72,7 +75,14 @@ class Unfreezing(Callback):
                     f"Unfreezing: {path} would start to train in epoch {epoch}, but the run ends after {epochs} epochs "
                     f"(0 to {epochs - 1}); use null to never train it"
                 )
+        self._starts = True
         self.on_train_epoch_start(trainer, pl_module)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Apply the schedule to a resumed run, which first freezes the same layers as when it was stopped."""
+        if self._starts:
+            self._starts = False
+            self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         epoch = trainer.current_epoch

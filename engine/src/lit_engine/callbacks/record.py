@@ -174,6 +174,7 @@ class RunRecord(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check that the training loss is finite, unless a gradient scaler skips non-finite steps."""
+        self._begin(trainer)  # the run may be resumed after the last batch
         found = logged_values(trainer)
         self._logged |= found.keys()
         self._trained = _numbers(found, "train")
@@ -368,6 +369,6 @@ def _numbers(metrics: Mapping[str, Tensor], stage: str) -> dict[str, float]:
     values = {recorded_name(name, stage): value.item() for name, value in metrics.items() if name not in COUNTERS}
     # Round to six digits, because further digits differ between machines.
     return {
-        name: int(value) if name.endswith("/samples") else float(format_significant(value, 6))
+        name: int(value) if name.endswith("/samples") and value % 1 == 0 else float(format_significant(value, 6))
         for name, value in values.items()
     }

@@ -1,6 +1,7 @@
 """Selects the checkpoint of a run to resume from or to evaluate."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +101,10 @@ def _resumable_checkpoints(run: RunDir) -> list[Path]:
 def _best(run: RunDir) -> Path:
     """Return the best checkpoint of a run, or the newest checkpoint if no best checkpoint exists.
 
-    If there are several `best*.ckpt` files, the saved state of the checkpoint callback specifies the best one.
+    The saved state of the first checkpoint callback specifies the best one, unless `Checkpoint` has kept only one.
     """
     candidates = sorted(run.checkpoints.glob("best*.ckpt"))
-    if len(candidates) == 1:
+    if len(candidates) == 1 and re.fullmatch(r"best-epoch\d+\.ckpt", candidates[0].name):
         return candidates[0]
     newest = find_newest_checkpoint(run)
     states = read(newest).get("callbacks", {}).values()

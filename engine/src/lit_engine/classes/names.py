@@ -181,12 +181,17 @@ def find_argument(kind: Any, name: str) -> inspect.Parameter | None:
 
 
 def drop_weights(model: Any) -> None:
-    """Disable the download of pretrained weights in a model's config, because a checkpoint provides the weights."""
+    """Prevent a network from reading initial weights that a checkpoint replaces, for example from the internet.
+
+    A network's class lists the arguments to change in `checkpoint_arguments`, such as `{"pretrained": False}`.
+    """
     net = model.get("net")
-    given = {} if isinstance(net, str) else (net or {}).get("init_args") or {}
-    for name, none in {"weights": None, "pretrained": False}.items():
+    if net is None or isinstance(net, str):
+        return
+    given = net.get("init_args") or {}
+    for name, value in getattr(resolve_name(net["class_path"]), "checkpoint_arguments", {}).items():
         if name in given:
-            given[name] = none
+            given[name] = value
 
 
 def list_trusted_packages() -> tuple[str, ...]:

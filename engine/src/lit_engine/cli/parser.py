@@ -125,6 +125,10 @@ class Parser(LightningArgumentParser):
         """Parse options. jsonargparse has already parsed the values of nested objects, and passes Python literals."""
         return super().parse_args([_to_yaml(word) for word in args or ()] if "namespace" in more else args, **more)
 
+    def dump(self, cfg: Namespace, **more: Any) -> str:
+        """Return a config as YAML, for example for `--print_config`, without defaults that YAML cannot express."""
+        return super().dump(without_objects(cfg), **more)
+
     def error(self, message: str, ex: Exception | None = None) -> Any:
         """Raise UsageError. The message is later shortened by `explain`."""
         raise UsageError(message, self) from ex
@@ -210,7 +214,7 @@ class LitCLI(LightningCLI):
         check(self.command, self.options)
         self.check_early_stopping()
         self.check_dataloaders()
-        text = parser.dump(without_objects(self.options), skip_unset=False, skip_validation=True)
+        text = parser.dump(self.options, skip_unset=False, skip_validation=True)
         plain = yaml.load(text, YAML_LOADER)
         add_given(plain["model"], self.options.model, self.links)
         self.plain = {name: value for name, value in plain.items() if name not in NOT_IN_CONFIG}

@@ -112,7 +112,7 @@ class CSVFile:
         for place, line, cells in lines:
             if len(cells) != len(self.names):
                 count = f"{len(cells)} values for the {len(self.names)} columns of line 1"
-                raise DataError(f"{self.file}, line {line}: {count}")
+                raise DataError(f"{self.file}, line {line}: {count}{self._delimiter_hint()}")
             yield (number := place - first - 1), line, cells
         if number is None:
             raise DataError(f"{self.file} has a header but no rows")
@@ -140,14 +140,19 @@ class CSVFile:
         if missing:
             there = f"; available: {', '.join(self.names)}"
             hint = did_you_mean(missing[0], self.names, there) if len(missing) == 1 else there
-            other = next((m for m in f";{TAB}|," if len(self.names) == 1 and m in self.names[0]), None)
-            if other:
-                hint = f"; line 1 has no {self.delimiter!r}: is the delimiter {'tab' if other == TAB else repr(other)}?"
-            raise DataError(f"{self.file} has no column {', '.join(map(repr, missing))}{hint}")
+            raise DataError(
+                f"{self.file} has no column {', '.join(map(repr, missing))}{self._delimiter_hint() or hint}"
+            )
         twice = next((name for name in columns if self.names.count(name) > 1), None)
         if twice is not None:
             raise DataError(f"{self.file} has {self.names.count(twice)} columns named {twice!r}")
         return [self.names.index(name) for name in columns]
+
+    def _delimiter_hint(self) -> str:
+        """Return a hint if the header is a single name that contains another delimiter."""
+        other = next((mark for mark in f";{TAB}|," if len(self.names) == 1 and mark in self.names[0]), None)
+        named = "tab" if other == TAB else repr(other)
+        return f"; line 1 has no {self.delimiter!r}: is the delimiter {named}?" if other else ""
 
     def _number(self, text: str, line: int, column: str, advice: str) -> float:
         value = number_in(text)

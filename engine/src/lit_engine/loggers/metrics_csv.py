@@ -70,6 +70,7 @@ class MetricsCSV(Logger):
         self._rows = [*self._rows[: state["rows"] - 1], *state["last"]] if state["rows"] else []
         known = [name for row in self._rows[-1:] for name in row]
         self._columns = list(dict.fromkeys([*self._columns, *known]))
+        self._final, self._text = 0, ""
 
     @property
     def name(self) -> str:

@@ -14,8 +14,8 @@ STAGES = {
     "testing": "test",
 }  # fmt: skip
 _ANY = "|".join(STAGES)
-_FIRST = re.compile(rf"({_ANY})[/_.-](?P<rest>.+)", re.IGNORECASE)
-_LAST = re.compile(rf"(?P<rest>.+)[/_.-]({_ANY})", re.IGNORECASE)
+_FIRST = re.compile(rf"({_ANY})[/_.-](?P<rest>.+)", re.IGNORECASE | re.DOTALL)  # class names may have several lines
+_LAST = re.compile(rf"(?P<rest>.+)[/_.-]({_ANY})", re.IGNORECASE | re.DOTALL)
 _LOADER = re.compile(r"/dataloader_idx_\d+$")  # appended by Lightning if there are several dataloaders
 COUNTERS = ("epoch", "step")  # logged along with metrics, as their x-axis values
 INTERVAL = re.compile(r"_(step|epoch)$")  # appended by Lightning if a metric is logged both per step and per epoch

@@ -19,7 +19,7 @@ from lit_engine.data.module import accumulation_schedule
 from lit_engine.distributed.processes import is_first, print_once
 from lit_engine.errors import UserError
 from lit_engine.training.plain import OwnData
-from lit_engine.training.schedules import learning_rates, steps_of_epochs
+from lit_engine.training.schedules import iterate_steps, learning_rates, steps_of_epochs
 from lit_engine.training.task import Task
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     axes.grid(alpha=0.3)
     axes.legend()
     _save(trainer, "lr_finder", figure)
-    names = ("optimizer.init_args.lr", "lr", "learning_rate")
+    names = ("optimizer.init_args.lr",) if isinstance(model, Task) else ("lr", "learning_rate")
     option = next((name for name in names if name.partition(".")[0] in model.hparams), None)
     print_once(f"suggested: --model.{option}={best:.2g}" if option else f"suggested: a learning rate of {best:.2g}")
 
@@ -183,22 +183,16 @@ class Plan(Callback):
             for config, schedule in zip(configs, task.schedules if task else configs, strict=True)
             if not isinstance(config.scheduler, ReduceLROnPlateau)
         ]
-        done = 0
-        for epoch, steps in enumerate(epochs, 1):
-            for step in range(1, steps + 1):
-                for name, rate in learning_rates(trainer.optimizers).items():
-                    self.curves.setdefault(name, []).append((done, rate))
-                done += 1
-                batches = min(step * trainer.accumulate_grad_batches, trainer.num_training_batches)
-                # A task counts steps since the start of the run. Lightning counts batches within the epoch.
-                counts = {"step": done if task else batches, **({"epoch": epoch} if step == steps else {})}
-                for scheduler, schedule in schedules:
-                    if schedule.interval not in counts or counts[schedule.interval] % schedule.frequency:
-                        continue
-                    if task is None:  # the module may override this hook
-                        pl_module.lr_scheduler_step(scheduler, None)
-                    else:
-                        scheduler.step()
+        for done, counts in enumerate(iterate_steps(trainer, epochs, since_start=task is not None)):
+            for name, rate in learning_rates(trainer.optimizers).items():
+                self.curves.setdefault(name, []).append((done, rate))
+            for scheduler, schedule in schedules:
+                if schedule.interval not in counts or counts[schedule.interval] % schedule.frequency:
+                    continue
+                if task is None:  # the module may override this hook
+                    pl_module.lr_scheduler_step(scheduler, None)
+                else:
+                    scheduler.step()
         raise PlanDone
 
 

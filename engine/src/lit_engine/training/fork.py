@@ -4,6 +4,7 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from lit_engine.errors import CheckpointError, UserError
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.options import iterate_changes
 from lit_engine.training.plain import adds_weights_later
-from lit_engine.training.schedules import lengths_in, steps_of_epochs
+from lit_engine.training.schedules import iterate_steps, lengths_in, steps_of_epochs
 from lit_engine.training.task import Task
 
 
@@ -155,6 +156,9 @@ class Fork(Callback):
         saved = [state.get("last_epoch", 0) for state in self.content["lr_schedulers"]]
         for number, (config, schedule) in enumerate(zip(configs, schedules, strict=True)):
             done, every = steps if config.interval == "step" else whole, schedule.frequency
+            if config.interval == "step" and epochs is not None:
+                counts = islice(iterate_steps(trainer, epochs, since_start=task is not None), steps)
+                done, every = sum(one["step"] % every == 0 for one in counts), 1
             if not module.automatic_optimization and number < len(saved):  # the module steps its schedules itself
                 done, every = saved[number], 1
             with warnings.catch_warnings():

@@ -104,7 +104,10 @@ class ParameterGroups:
             members[max((path for path in paths if _matches(name, path)), key=len)].append(parameter)
         # Norms and single parameters are not counted as layers. They use the learning rate of the layer before them.
         # If no layer precedes them, they use the learning rate of the first layer.
-        counted = [path not in every and any(p.ndim > 1 for p in members[path]) for path in paths]
+        counted = [
+            path not in every and not path.endswith(".downsample") and any(p.ndim > 1 for p in members[path])
+            for path in paths
+        ]
         if sum(counted) < 2:
             raise UserError(f"parameter_groups: layer_decay found only one layer, {', '.join(paths)}: set groups")
         shares = []
@@ -123,17 +126,22 @@ def layers(module: nn.Module, path: str = "") -> list[str]:
     """Return the paths of all layers, from input to output. Containers are replaced by their children.
 
     Containers are `nn.Sequential`, `nn.ModuleList`, children named `net`, `backbone` or `model`, and modules whose
-    `layers` or `layer` is a list, such as the encoders of vision Transformers and BERT. An element of a list is a
-    single layer even if it has a `layers` attribute. A container's own parameters precede its children's.
+    `layers`, `layer` or `blocks` is a list, such as the encoders of vision Transformers and BERT, and the stages of
+    ConvNeXt and Swin in timm. An element of a list is a single layer even if it has `layers`. A container's own
+    parameters precede its children's. A stage's `downsample` is listed after the first block, to which it belongs.
     """
-    found, lists = [], (nn.Sequential, nn.ModuleList)
+    found, lists = list[str](), (nn.Sequential, nn.ModuleList)
+    is_stage = isinstance(getattr(module, "blocks", None), lists)
     for name, child in module.named_children():
         inner = f"{path}.{name}" if path else name
         if next(child.parameters(), None) is None:
             continue
-        holds = () if isinstance(module, lists) else (getattr(child, "layers", None), getattr(child, "layer", None))
-        container = name in ("net", "backbone", "model") or any(isinstance(part, lists) for part in (child, *holds))
-        found += layers(child, inner) if container else [inner]
+        names = ("blocks",) if isinstance(module, lists) else ("blocks", "layers", "layer")
+        has_list = any(isinstance(part, lists) for part in (child, *(getattr(child, one, None) for one in names)))
+        is_part = is_stage and name == "downsample"
+        found += layers(child, inner) if name in ("net", "backbone", "model") or (has_list and not is_part) else [inner]
+    if is_stage and found[:1] == [f"{path}.downsample"]:
+        found[:2] = reversed(found[:2])
     own = [f"{path}.{name}" if path else name for name, _ in module.named_parameters(recurse=False)]
     return own + found
 

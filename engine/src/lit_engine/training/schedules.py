@@ -272,6 +272,23 @@ def steps_of_epochs(trainer: Trainer) -> list[int] | None:
     return epochs
 
 
+def iterate_steps(trainer: Trainer, epochs: Iterable[int], since_start: bool) -> Iterator[dict[str, int]]:
+    """Yield the counts after each optimizer step that are compared with the `frequency` of schedules, by interval.
+
+    Args:
+        trainer: the trainer, which knows the number of batches per epoch.
+        epochs: number of optimizer steps in each epoch.
+        since_start: whether `step` counts steps since the start of the run, as in tasks. For other modules, Lightning
+            counts batches since the start of the epoch.
+    """
+    done = 0
+    for epoch, steps in enumerate(epochs, 1):
+        for step in range(1, steps + 1):
+            done += 1
+            batches = min(step * trainer.accumulate_grad_batches, int(trainer.num_training_batches))
+            yield {"step": done if since_start else batches, **({"epoch": epoch} if step == steps else {})}
+
+
 def learning_rates(optimizers: Sequence[Optimizer]) -> dict[str, float]:
     """Return the rate of each parameter group as `lr`, or as `lr/NAME` (`lr/0`…) if there are several groups."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]

@@ -15,7 +15,7 @@ from torchmetrics import Metric
 
 from lit_engine import _lightning
 from lit_engine.checkpoints.io import read
-from lit_engine.classes.names import drop_weights, import_class, instantiate
+from lit_engine.classes.names import import_class, instantiate
 from lit_engine.data.sampler import global_seed, seed_step
 from lit_engine.distributed.processes import replicas
 from lit_engine.distributed.sharding import clip_norm, gradients, local_shards, total_norm
@@ -482,7 +482,6 @@ def load_module(
     checkpoint = read(path, map_location)
     parameters = dict(checkpoint.get("hyper_parameters", {}))
     kind = import_class(parameters["_class_path"], base, path) if "_class_path" in parameters else base
-    drop_weights(parameters)
     untrained = {name: value for name, value in getattr(kind, "untrained", {}).items() if name in parameters}
     for name, value in parameters.items():
         if isinstance(value, dict) and str(value.get("class_path")).startswith("torch.optim."):

@@ -215,7 +215,13 @@ def _mean_ratio(above: Floats, below: Floats) -> Floats:
 
 
 def _regression(kind: str, part: str, a: Table, b: Table) -> Samples:
-    targets = [name for name in a.names if name.partition("/")[0] == "target" and part in ("", name.partition("/")[2])]
+    targets = [
+        name
+        for name in a.names
+        if name.partition("/")[0] == "target"
+        and part in ("", name.partition("/")[2])
+        and name.replace("target", "prediction", 1) in a.names  # otherwise, it is an input
+    ]
     if kind != "r2" and len(targets) > 1:
         raise UserError(f"there are several targets: use --test {targets[0].replace('target', kind, 1)} or --test r2")
     targets = targets or ["target"]

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import shutil
 import threading
 from collections.abc import Mapping
@@ -139,11 +140,14 @@ class Predictor:
         """Return a predicted value as JSON data. Figures and PNG files written by `predict_step` become data URLs."""
         if hasattr(value, "savefig"):
             return embed_figure(value)
+        if isinstance(value, float) and not math.isfinite(value):
+            return str(value)  # JSON has no infinity or NaN
+        if not str(value).endswith(".png") or "\0" in str(value):
+            return value
         folder = (self.folder / "predictions").resolve()
         file = (folder / str(value)).resolve()
         # The value may be text from the sample, such as the path of a different file.
-        is_written = file.suffix == ".png" and file.is_relative_to(folder) and file.is_file()
-        return embed_png(file.read_bytes()) if is_written else value
+        return embed_png(file.read_bytes()) if file.is_relative_to(folder) and file.is_file() else value
 
 
 def _columns(data: Any) -> dict[str, float | list[str]]:
@@ -162,5 +166,7 @@ def _field(name: str, column: float | list[str], needed: str = "") -> str:
     """Return a menu of a column's words, or a number input with the mean as its value and the attribute `needed`."""
     name = escape(name)
     if isinstance(column, list):
-        return f'<label>{name} <select name="{name}">{"".join(f"<option>{escape(w)}" for w in column)}</select></label>'
-    return f'<label>{name} <input name="{name}" value="{column:.4g}" type="number" step="any"{needed}></label>'
+        # without `value`, browsers change the spaces and line breaks in a word
+        words = [f'<option value="{escape(word)}">{escape(word)}' for word in column]
+        return f'<label>{name} <select name="{name}">{"".join(words)}</select></label>'
+    return f'<label>{name} <input name="{name}" value="{column:.7g}" type="number" step="any"{needed}></label>'

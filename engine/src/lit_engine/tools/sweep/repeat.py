@@ -13,14 +13,14 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lit_engine.cli.arguments import OptionParser, at_least, pairs
 from lit_engine.cli.main import main
-from lit_engine.errors import RunError, UserError
+from lit_engine.errors import UserError
 from lit_engine.project import current, program
 from lit_engine.run.directory import RunDir, csv_text, write_text
 from lit_engine.run.metric_names import get_stage
@@ -80,9 +80,11 @@ def repeat(args: Sequence[str]) -> int:
             print(f"repeat: {folder} ({left} of {len(study.rows())} runs left)", flush=True)
             try:
                 status = Workers(study, name, options.workers, 0, tests=True).run()
+                if "data.fold" in over:
+                    status = status or _predict(study)
             finally:
                 good = _report(study, name, over, shlex.join([program(), *sys.argv[1:]]))
-        if status:
+        if status > 128:
             print("interrupted; run the same command to continue", flush=True)
         if options.json:
             document.update(dir=folder, **json.loads((folder / "summary.json").read_text(encoding="utf-8")))
@@ -171,8 +173,9 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
     told = {"command": command, "config": name, "over": over, **_summary(study.folder, trials, group)}
     write_text(summary, as_json({**told, "differ": found.facts if found else []}) + "\n")
     print(f"summary: {summary}")
-    if "data.fold" in over and counted:
-        _write_predictions(study.folder / "predictions.csv", [trial for trial in trials if trial.run.name in counted])
+    tested = [trial for trial in trials if trial.run.name in counted]
+    if "data.fold" in over and tested and all(_has_predictions(trial) for trial in tested):
+        _write_predictions(study.folder / "predictions.csv", tested)
     if found is not None:
         folds = {f"{trial.values['data.folds']} folds" for trial in trials if "data.folds" in trial.values}
         seeds = sorted({trial.values["seed_everything"] for trial in trials if "seed_everything" in trial.values})
@@ -182,8 +185,23 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
     return len(counted) == len(trials)
 
 
+def _has_predictions(trial: "Trial") -> bool:
+    return (trial.run / "predictions" / "test.csv").is_file()
+
+
+def _predict(study: "Study") -> int:
+    """Let each finished run predict its test fold. Return the exit status of the first `predict` that fails, or 0."""
+    for trial in study.rows():
+        if trial.state == "finished" and not _has_predictions(trial):
+            with redirect_stdout(io.StringIO()):
+                status = main(current(), ["predict", f"--run={trial.run}", *ALONE])
+            if status:
+                return status
+    return 0
+
+
 def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
-    """Write the out-of-fold predictions. Each run predicts its own test fold, which it was not trained on.
+    """Write the out-of-fold predictions. Each run has predicted its own test fold, which it was not trained on.
 
     The columns are `fold`, `seed` and the sample's `id`, followed by the columns of predictions/test.csv.
     """
@@ -191,17 +209,13 @@ def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
     ids: dict[int, dict[int, str]] = {}  # fold → index in the predictions → id
     for trial in trials:
         run = RunDir(trial.run)
-        if not (run.path / "predictions" / "test.csv").exists():
-            with redirect_stdout(io.StringIO()):
-                main(current(), ["predict", f"--run={run.path}", *ALONE])
         fold, seed = trial.values["data.fold"], run.config()["seed_everything"]
         if fold not in ids:
             ids[fold] = _test_ids(run)
-        with suppress(RunError):  # `predict` failed and has printed the reason
-            for row, texts in zip(run.predictions(), run.predictions(convert=False), strict=True):
-                place = {"fold": fold, "seed": seed, "id": ids[fold].get(row.get("index", -1))}
-                columns = {f"input/{name}" if name in place else name: text for name, text in texts.items()}
-                rows.append((seed, row.get("index", 0), {**place, **columns}))
+        for row, texts in zip(run.predictions(), run.predictions(convert=False), strict=True):
+            place = {"fold": fold, "seed": seed, "id": ids[fold].get(row.get("index", -1))}
+            columns = {f"input/{name}" if name in place else name: text for name, text in texts.items()}
+            rows.append((seed, row.get("index", 0), {**place, **columns}))
     if rows:
         rows.sort(key=lambda row: row[:2])
         names = list(dict.fromkeys(name for _, _, columns in rows for name in columns))  # runs may differ in columns
