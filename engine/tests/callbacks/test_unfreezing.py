@@ -1,5 +1,7 @@
 """Unfreezing by epoch: frozen parts get no gradients, optimizer state or statistics updates. Runs can be resumed."""
 
+import json
+import signal
 from functools import partial
 
 import pytest
@@ -9,8 +11,10 @@ from lightning.pytorch.strategies import DDPStrategy
 from small_images import Images
 from torch import nn
 
-from helpers import SaveAt
+from helpers import TINY, SaveAt
+from killing import at_call
 from lit_engine.callbacks.freezing import Unfreezing
+from lit_engine.checkpoints.io import read
 from lit_engine.errors import UserError
 from lit_engine.training.parameter_groups import Group, ParameterGroups
 from toy.tasks import ImageClassifier
@@ -92,6 +96,23 @@ def test_resuming_within_a_stage_gives_the_same_final_weights(trainer, tmp_path)
     make(callbacks=[Unfreezing(SCHEDULE)]).fit(resumed, datamodule=Images(), ckpt_path=file, weights_only=True)
     one, other = snapshot(whole), snapshot(resumed)
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(("before", "now", "trains"), [(1, 0, True), (0, 1, False)])
+def test_a_changed_schedule_also_applies_to_the_rest_of_the_epoch(lit, monkeypatch, before, now, trains):
+    callbacks = [
+        {"class_path": "Checkpoint"},
+        {"class_path": "Unfreezing", "init_args": {"schedule": {"net.layers.1": before}}},
+    ]
+    fit = f"fit -c configs/quickstart.yaml {TINY} --epochs 2 --test_after_fit=false"
+    with monkeypatch.context() as patch:
+        at_call(patch, ImageClassifier, "training_step", 5, signal.SIGTERM)
+        run = lit(fit, ["--trainer.callbacks", json.dumps(callbacks)]).run
+    weights = [read(run / "checkpoints" / "last.ckpt")["state_dict"]["net.layers.1.weight"]]
+    at_call(monkeypatch, ImageClassifier, "training_step", 3, signal.SIGTERM)
+    lit(f"fit {run}", ["--trainer.callbacks.schedule", json.dumps({"net.layers.1": now})])
+    weights.append(read(run / "checkpoints" / "last.ckpt")["state_dict"]["net.layers.1.weight"])
+    assert torch.equal(*weights) != trains
 
 
 def test_feature_extraction_excludes_the_backbone_from_training(trainer):

@@ -227,10 +227,10 @@ def test_regression_scores_match_scikit_learn(make_run, say):
     true, *found = np.random.default_rng(4).normal([0, 100], size=(3, 40, 2))
     for name, predicted in zip("ab", found, strict=True):
         rows = [
-            ",".join(map(repr, [i, *p.tolist(), *t.tolist()]))
+            ",".join(map(repr, [i, *p.tolist(), *t.tolist(), 7]))  # an input may be named target
             for i, (p, t) in enumerate(zip(predicted, true, strict=True))
         ]
-        write(make_run(name), "index,prediction/u,prediction/v,target/u,target/v", rows)
+        write(make_run(name), "index,prediction/u,prediction/v,target/u,target/v,target", rows)
     assert first_score(say, "r2") == pytest.approx(metrics.r2_score(true, found[0]))
     assert first_score(say, "mae/v") == pytest.approx(metrics.mean_absolute_error(true[:, 1], found[0][:, 1]))
     assert first_score(say, "rmse/u") == pytest.approx(metrics.root_mean_squared_error(true[:, 0], found[0][:, 0]))

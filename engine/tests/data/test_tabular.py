@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lit_engine.data.module import random_split
-from lit_engine.data.tables import TabularData
+from lit_engine.data.tables import CSVFile, TabularData
 from lit_engine.errors import DataError
 
 SPLITS = ("train", "val", "test")
@@ -69,3 +69,9 @@ def test_statistics_are_computed_from_training_rows_only():
 def test_rejects_invalid_arguments(kwargs, message):
     with pytest.raises(DataError, match=message):
         table(**kwargs)
+
+
+def test_another_delimiter_is_suggested_if_a_line_has_the_wrong_length(tmp_path):
+    (tmp_path / "a.csv").write_text("area;price\n1,5;2\n")
+    with pytest.raises(DataError, match=r"line 2: 2 values for the 1 columns of line 1; .* is the delimiter ';'\?"):
+        CSVFile(tmp_path / "a.csv").cells()

@@ -5,6 +5,7 @@ import csv
 import pytest
 import torch
 
+from helpers import TINY
 from lit_engine.loggers.metrics_csv import MetricsCSV
 
 
@@ -106,6 +107,17 @@ def test_a_run_resumes_after_a_crash_that_cut_the_last_line_short(tmp_path):
     log(resumed(tmp_path, state), (10, {"loss": 1.0}))
     kept = [{"epoch": 0, "step": step, "loss": step + 0.125} for step in range(4)]
     assert rows(tmp_path) == [*kept, {"step": 10, "loss": 1.0}]
+
+
+def test_resuming_from_the_validation_at_the_end_of_an_epoch_repeats_no_row(lit):
+    options = "--trainer.log_every_n_steps=3 --trainer.check_val_every_n_epoch=2 --model.schedulers=null"
+    run = lit(f"fit -c configs/quickstart.yaml {TINY} {options} --epochs 3 --test_after_fit=false").run
+    before = (run / "metrics.csv").read_text()
+    with (run / "checkpoints" / "last.ckpt").open("r+b") as last:
+        last.truncate(1000)  # the run is resumed from the best checkpoint
+    assert f"resuming from {run}/checkpoints/best-epoch001.ckpt" in lit(f"fit {run}").out
+    steps = [[line.split(",")[0] for line in text.splitlines()] for text in (before, (run / "metrics.csv").read_text())]
+    assert steps[0] == steps[1]
 
 
 def test_resuming_drops_values_logged_after_the_checkpoint(tmp_path):

@@ -74,6 +74,21 @@ def test_layers_of_a_transformers_encoder_are_its_embeddings_and_blocks():
     assert found == ["backbone.embeddings", "backbone.encoder.layer.0", "backbone.encoder.layer.1"]
 
 
+def test_layers_of_a_stage_are_its_blocks():
+    """In timm, the `downsample` of a stage has the same learning rate as the first block."""
+    stages = nn.Sequential(nn.Module(), nn.Module())
+    for stage in stages:
+        stage.downsample = nn.Sequential(nn.LayerNorm(2), nn.Linear(2, 2)) if stage is stages[1] else nn.Identity()
+        stage.blocks = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    module = nn.ModuleDict({"stem": nn.Linear(2, 2), "stages": stages, "head": nn.Linear(2, 2)})
+    optim = optimizer(module, ParameterGroups(layer_decay=0.5))
+    everything_once(module, optim)
+    rates = {group["name"]: group["lr"] / 0.1 for group in optim.param_groups}
+    names = ["stem", "stages.0.blocks.0", "stages.0.blocks.1", "stages.1.blocks.0", "stages.1.blocks.1", "head"]
+    expected = {name: 0.5**k for k, name in enumerate(reversed(names))}
+    assert rates == pytest.approx({**expected, "stages.1.downsample": expected["stages.1.blocks.0"]})
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

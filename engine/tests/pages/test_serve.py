@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import math
 import re
 import socket
 import struct
@@ -153,16 +154,20 @@ def test_only_pictures_that_the_task_has_written_are_sent(tmp_path):
     for file in (tmp_path / "served" / "predictions" / "mask.png", tmp_path / "secret.png"):
         file.write_bytes(b"x")
     assert Predictor._to_json(predictor, "mask.png").startswith("data:image/png;base64,")
-    for text in ("../../secret.png", str(tmp_path / "secret.png")):
+    for text in ("../../secret.png", str(tmp_path / "secret.png"), "a\0b", "a\0b.png"):
         assert Predictor._to_json(predictor, text) == text
 
 
+def test_predictions_that_are_not_finite_are_sent_as_text(tmp_path):
+    found = [Predictor._to_json(SimpleNamespace(folder=tmp_path), value) for value in (math.inf, math.nan, 1.5)]
+    assert json.loads(json.dumps(found, allow_nan=False)) == ["inf", "nan", 1.5]
+
+
 def test_form_fields_are_numbers_or_lists_of_options():
-    data = SimpleNamespace(columns={"weight <g>": [99.5, 20.0], "colour": ["green", "red"]})
+    data = SimpleNamespace(columns={"weight <g>": [1700045.5, 20.0], "colour": ["green", "dark  red\n"]})
     fields = "".join(starmap(_field, _columns(data).items()))
     assert re.findall('name="(.*?)"', fields) == ["weight &lt;g&gt;", "colour"]
-    assert re.findall('value="(.*?)"', fields) == ["99.5"]
-    assert re.findall(r"<option>(\w+)", fields) == ["green", "red"]
+    assert re.findall('value="(.*?)"', fields, re.DOTALL) == ["1700046", "green", "dark  red\n"]
 
 
 def test_table_page_has_column_fields_despite_an_input_shape():

@@ -17,6 +17,7 @@ from lit_engine.checkpoints.choose import choose_checkpoint, find_newest_checkpo
 from lit_engine.errors import RunError
 from lit_engine.load import load_data, load_model
 from lit_engine.run.directory import RunDir, write_text
+from lit_engine.run.metric_names import recorded_name
 from lit_engine.run.provenance import provenance, read_git_state, read_uncommitted_changes
 
 
@@ -231,6 +232,11 @@ def test_task_data_predictions_and_figures_of_a_run_can_be_loaded(lit, trained):
 ])  # fmt: skip
 def test_metrics_are_printed_with_at_most_seven_significant_digits(value, text):
     assert join_metrics({"val/loss": value}, None) == f"val/loss {text}"
+
+
+def test_metric_names_may_contain_line_breaks(run):
+    name = "test/class_accuracy/two\nlines"
+    assert recorded_name(name, "test") == name
 
 
 def test_metric_names_may_contain_unicode_line_separators(run):

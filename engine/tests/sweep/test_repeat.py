@@ -174,6 +174,23 @@ def test_sample_averaged_metrics_are_also_pooled_over_folds(lit, inline, monkeyp
     assert told["command"] == "toy repeat 'as typed'"
 
 
+def test_an_interrupted_prediction_ends_the_command(lit, inline, monkeypatch):
+    commands, main = [], repeat.main
+
+    def interrupted(project, args):
+        commands.append(args)
+        return 130 if len(commands) == 2 else main(project, args)
+
+    monkeypatch.setattr(repeat, "main", interrupted)
+    command, table = f"repeat {QUICK} --folds 2", Path("repeats/quickstart-2-folds/predictions.csv")
+    done = lit(command)
+    assert (done.status, done.out.splitlines()[-1]) == (130, "interrupted; run the same command to continue")
+    assert not table.exists()
+    assert lit(command).status == 0
+    assert len(commands) == 3
+    assert len(table.read_text().splitlines()) == 1 + 1797
+
+
 def test_data_columns_named_fold_or_seed_get_a_prefix(tmp_path, monkeypatch):
     monkeypatch.setattr(repeat, "_test_ids", lambda run: {0: "s0", 1: "s1"})
     texts = {"2": "index,fold,seed,prediction\n0,09,,1\n1,8,5,0\n", "3": "index,prediction,probability\n0,1,0.6\n"}

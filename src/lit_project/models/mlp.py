@@ -62,11 +62,10 @@ class MLP(nn.Module):
 
     def tensor_parallel_plan(self) -> dict[str, Any]:
         """Shard the outputs of each hidden layer, and then gather them, because norms and dropout need all outputs."""
-        from torch.distributed.tensor import Replicate  # takes half a second
-        from torch.distributed.tensor.parallel import ColwiseParallel
+        from torch.distributed.tensor import Replicate, parallel  # takes half a second
 
         linear = [f"layers.{number}" for number, layer in enumerate(self.layers) if isinstance(layer, nn.Linear)]
-        return {name: ColwiseParallel(output_layouts=Replicate()) for name in linear[:-1]}
+        return {name: parallel.ColwiseParallel(output_layouts=Replicate()) for name in linear[:-1]}
 
 
 class FFNN(MLP):

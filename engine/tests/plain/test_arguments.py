@@ -1,0 +1,160 @@
+"""Tests arguments, callbacks and schedules of LightningModules that resemble, but differ from, those of tasks."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning.pytorch import Callback, LightningDataModule, LightningModule
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lit_engine.checkpoints.io import read
+
+DATA = "--data test_arguments.Clouds --epochs 2"
+
+
+class Clouds(LightningDataModule):
+    """Has ten batches per epoch."""
+
+    def train_dataloader(self):
+        targets = torch.arange(40) % 2
+        inputs = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)) + targets[:, None]
+        return DataLoader(TensorDataset(inputs, targets), batch_size=4)
+
+    val_dataloader = test_dataloader = train_dataloader
+
+
+class Network(nn.Module):
+    """The arguments are also arguments of networks that download weights, but do not mean the same."""
+
+    def __init__(self, weights: list[float] | None = None, pretrained: bool = False):
+        super().__init__()
+        self.mix = weights or [1.0, 1.0]
+        self.backbone, self.head = nn.Linear(6, 4, bias=False).requires_grad_(False), nn.Linear(4, 2)
+        if pretrained:
+            nn.init.eye_(self.backbone.weight)
+
+    def forward(self, x):
+        return self.mix[0] * self.head(self.backbone(x)) + self.mix[1]
+
+
+class Plain(LightningModule):
+    """Omits the frozen backbone from its checkpoints, and steps its schedule every three batches of an epoch."""
+
+    strict_loading = False
+
+    def __init__(
+        self,
+        net: nn.Module | None = None,
+        lr: float = 0.01,
+        optimizer: str = "adam",
+        device_of_noise: torch.device = torch.device("cpu"),  # noqa: B008
+    ):
+        super().__init__()
+        self.save_hyperparameters(ignore=["net", "device_of_noise"])
+        self.net = net or Network()
+
+    def setup(self, stage):
+        """Do nothing. Because of this method, weights are loaded in a hook."""
+
+    def forward(self, x):
+        return self.net(x)
+
+    def loss(self, batch):
+        return F.cross_entropy(self(batch[0]), batch[1])
+
+    def training_step(self, batch, batch_idx):
+        return self.loss(batch)
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val/loss", self.loss(batch))
+        self.log("val/epochs", -float(self.current_epoch))
+        self.log("val/samples", batch_idx / 4)
+
+    def test_step(self, batch, batch_idx):
+        self.log("test/samples", float("nan"))
+
+    def on_save_checkpoint(self, checkpoint):
+        names = [name for name in checkpoint["state_dict"] if "backbone" not in name]
+        checkpoint["state_dict"] = {name: checkpoint["state_dict"][name] for name in names}
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.Adam(self.net.head.parameters(), lr=self.hparams.lr)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+        return [optimizer], [{"scheduler": schedule, "interval": "step", "frequency": 3}]
+
+
+class Shadow(Callback):
+    """Copies the weights at the start."""
+
+    first = None
+
+    def on_fit_start(self, trainer, pl_module):
+        Shadow.first = pl_module.net.head.weight.clone()
+
+
+def fit(lit, *more):
+    done = lit(f"fit --model test_arguments.Plain {DATA}", *more)
+    assert done.status == 0, done.err
+    return done.run
+
+
+@pytest.fixture
+def run(lit):
+    """Return a run whose network has other arguments than the default ones."""
+    net = "--model.net test_arguments.Network --model.net.weights [0.5,0.2] --model.net.pretrained true"
+    return fit(lit, net)
+
+
+def test_arguments_of_a_network_keep_their_values_in_all_commands(lit, run):
+    trained = json.loads((run / "metrics.json").read_text())["fit"]
+    assert lit(f"validate {run} --ckpt_path last").status == 0
+    validated = json.loads((run / "metrics.json").read_text())["validate"]
+    assert validated["val/loss"] == pytest.approx(trained["val/loss"], rel=1e-5)
+
+
+def test_callbacks_see_the_initial_weights_when_the_fit_starts(lit, run):
+    fit(lit, f"--init_from {run}/checkpoints/last.ckpt --trainer.callbacks+=test_arguments.Shadow")
+    assert torch.equal(Shadow.first, read(run / "checkpoints" / "last.ckpt")["state_dict"]["net.head.weight"])
+
+
+def test_a_fork_counts_the_frequency_of_a_schedule_within_each_epoch(lit):
+    """In an epoch of 10 batches, Lightning steps the schedule after batches 3, 6 and 9."""
+    parent = fit(lit)
+    forked = lit(f"fit --fork {parent} --model.lr 0.02 --epochs 3")
+    (schedule,) = read(forked.run / "checkpoints" / "last.ckpt")["lr_schedulers"]
+    assert (schedule["last_epoch"], schedule["_last_lr"]) == (9, [pytest.approx(0.02 * 0.9**9)])
+
+
+def test_the_first_checkpoint_callback_selects_the_tested_checkpoint(lit):
+    kind = "lightning.pytorch.callbacks.ModelCheckpoint"
+    callbacks = [
+        {"class_path": kind, "init_args": {"monitor": "val/loss", "mode": "min", "filename": "loss-{epoch}"}},
+        {"class_path": kind, "init_args": {"monitor": "val/epochs", "mode": "max", "filename": "best-of-{epoch}"}},
+    ]
+    run = fit(lit, ["--trainer.callbacks", json.dumps(callbacks)])
+    best = json.loads((run / "metrics.json").read_text())["fit"]["best_checkpoint"]
+    assert best.startswith("loss-epoch=1")
+    assert f"checkpoint: {run}/checkpoints/{best}\n" in lit(f"validate {run}").out
+
+
+def test_a_metric_named_samples_may_have_any_value(lit, run):
+    recorded = json.loads((run / "metrics.json").read_text())["fit"]["val/samples"]
+    assert recorded % 1 != 0
+    assert lit(f"test {run}").status == 0
+
+
+def test_find_lr_suggests_an_option_that_exists(lit):
+    done = lit(f"fit --model test_arguments.Plain {DATA} --find lr")
+    assert "suggested: --model.lr=" in done.out
+
+
+def test_a_printed_config_with_an_object_as_default_can_be_used(lit, capfd):
+    with pytest.raises(SystemExit):
+        lit(f"fit --model test_arguments.Plain {DATA} --print_config")
+    printed = capfd.readouterr().out
+    assert "device_of_noise" not in printed
+    Path("printed.yaml").write_text(printed)
+    assert lit("fit -c printed.yaml --epochs 1").status == 0
