@@ -122,7 +122,7 @@ class Parser(LightningArgumentParser):
         super().__init__(*args, allow_abbrev=False, **kwargs)
 
     def parse_args(self, args: Sequence[str] | None = None, **more: Any) -> Any:  # type: ignore[override]
-        """Parse options. jsonargparse has already parsed the values of nested objects, and passes Python literals."""
+        """Parse options. For nested objects, jsonargparse passes parsed values as Python literals."""
         return super().parse_args([_to_yaml(word) for word in args or ()] if "namespace" in more else args, **more)
 
     def dump(self, cfg: Namespace, **more: Any) -> str:
@@ -249,7 +249,7 @@ class LitCLI(LightningCLI):
             )
 
     def check_dataloaders(self) -> None:
-        """Raise UserError if there is no data module, and the module has no dataloaders either."""
+        """Raise UserError if neither a data module nor the model itself provides dataloaders."""
         if self.options.data.class_path == OWN_DATA:
             kind = resolve_name(self.options.model.class_path)
             if all(getattr(kind, name, None) is getattr(LightningModule, name) for name in LOADERS):

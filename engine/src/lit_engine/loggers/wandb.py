@@ -76,7 +76,7 @@ class WandbLogger(LightningWandbLogger):
         self.lost = self.mode == "disabled"
         self.description: dict[str, Any] = {}  # config and provenance of the run
         self.command: str | None = None  # the command that creates the run
-        self.monitor: tuple[str, str] | None = None  # metric that selects the best checkpoint, and `min` or `max`
+        self.monitor: tuple[str, str] | None = None  # metric that selects the best checkpoint, and its mode
         self._validated: dict[str, Any] = {}  # the latest validation metrics
         self.record = self.folder / "wandb.json"
         self._received: dict[str, Any] | None = None  # the server's summary, kept until missing rows are resent

@@ -126,8 +126,8 @@ class StepMean:
     """Exact mean loss of an optimizer step, weighted by the counts of its micro-batches and processes.
 
     Lightning divides each loss by `accumulate_grad_batches`, even in the last window of an epoch, which may be shorter.
-    DistributedDataParallel and FSDP2 weight all processes equally. The resulting error is one half for a short window
-    and a few percent for token batches of different sizes. A single micro-batch in one process needs no correction.
+    DistributedDataParallel and FSDP2 weight all processes equally. The resulting relative error is 50 % for a short
+    window and a few percent for token batches of different sizes. A single batch in one process needs no correction.
     """
 
     def __init__(self) -> None:

@@ -127,7 +127,7 @@ class Task(_lightning.QuickModule):
         self._counted = False  # whether `step` has already counted this batch
 
     def setup(self, stage: str) -> None:
-        """Create the metrics, set the network's memory format, and compile or checkpoint the network if requested."""
+        """Create the metrics, set the network's memory format, and apply `compile` and `checkpoint_blocks`."""
         parts: Any = getattr(self, "class_names", None) or getattr(self, "target_names", ())
         self._metrics = Metrics(self._given_metrics, parts)
         net = getattr(self, "net", None)

@@ -1,4 +1,4 @@
-"""Writes a model and its description to a file in each format, and loads the file again to run it."""
+"""Writes a model and its description to files in several formats, and loads the files again to run them."""
 
 import io
 import logging

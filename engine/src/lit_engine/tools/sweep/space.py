@@ -15,7 +15,10 @@ from lit_engine.errors import UserError
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter. For Optuna, list items are JSON, which preserves their types, and multiples of `q` are integers."""
+    """A parameter of a sweep.
+
+    Optuna receives the values of a list as JSON, which preserves their types, and a multiple of `q` as its quotient.
+    """
 
     name: str  # option name, such as `model.optimizer.lr`
     drawn: CategoricalDistribution | FloatDistribution | IntDistribution
@@ -101,7 +104,7 @@ def _parameter(name: str, content: Any) -> Parameter:
 
 
 def list_values(name: str, values: Sequence[Any]) -> Parameter:
-    """Return a parameter with a list of values."""
+    """Return a search parameter that has one of the listed values."""
     return Parameter(name, CategoricalDistribution([json.dumps(value) for value in values]))
 
 

@@ -190,7 +190,7 @@ def format_title(run: RunDir) -> str:
 
 
 def _explain_status(status: int, printed: str) -> str:
-    """Return the last error message of a failed `fit`. If there is none, return its exit status and exception."""
+    """Return the last error message that a failed `fit` printed, or else its exit status and exception."""
     lines = printed.strip().splitlines() or [""]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     exceptions = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]  # notes may follow
