@@ -76,7 +76,7 @@ def test_blocks_in_a_container_are_sharded_individually(two, container):
     ("net", "says"),
     [
         (MLP((4,), 3, [5]), r"net.layers.1.weight \(5 × 4\) cannot be split evenly between 2 processes"),
-        (nn.Linear(2, 2), "Linear has no tensor_parallel_plan: use the overlay fsdp2 instead"),
+        (nn.Linear(2, 2), "Linear has no tensor_parallel_plan: use the overlay `fsdp2`"),
     ],
 )
 def test_nets_that_cannot_be_split_are_rejected(two, net, says):
@@ -93,7 +93,7 @@ def test_rejects_task_parameters_ema_and_other_strategies(two):
     with pytest.raises(UserError, match="EMA does not support sharded weights"):
         trainer.callbacks[0].setup(trainer, None, "fit")
     task.trainer.strategy = ModelParallelStrategy()
-    with pytest.raises(UserError, match="checkpoints of ModelParallelStrategy cannot be resumed here"):
+    with pytest.raises(UserError, match="the strategy ModelParallelStrategy is not supported"):
         shard(task, two(2, 1))
 
 

@@ -22,7 +22,7 @@ COMPILER = "torch._dynamo"
 
 
 def import_lazily() -> None:
-    """Make `import torchmetrics` return immediately, and `import lightning` without importing torch's compiler.
+    """Speed up `import torchmetrics`, which loads all metrics, and `import lightning`, which loads torch's compiler.
 
     Submodules and metrics of torchmetrics are imported on first use, and torch imports the compiler when it creates an
     optimizer. Already imported packages are not changed. This requires torchmetrics 1.0.
@@ -40,7 +40,7 @@ def import_lazily() -> None:
 def _lazy_package(name: str) -> Any:
     """Add a package to `sys.modules` that runs the import statements of its `__init__.py` on first use.
 
-    The whole file is executed only if any other variable in it is accessed.
+    The rest of the file is only executed if another of its variables is accessed.
     """
     spec: Any = find_spec(name)
     loader, package = spec.loader, module_from_spec(spec)
@@ -98,7 +98,7 @@ class _LightningFinder(MetaPathFinder):
 
 @contextmanager
 def _stand_in_for_compiler() -> Iterator[None]:
-    """Replace torch's compiler by a module with the two names that Lightning 2.6 needs. Other names import it."""
+    """Replace torch's compiler with a module that has the two names Lightning 2.6 needs. Any other name imports it."""
     import torch
 
     if COMPILER in sys.modules:
@@ -132,7 +132,7 @@ class _IsCompiled(type):
 
 
 class _CompiledModule(metaclass=_IsCompiled):
-    """Class for `isinstance` checks, which is equivalent to the class of modules that `torch.compile` returns."""
+    """Stand-in for the class of modules that `torch.compile` returns. It supports `isinstance` checks."""
 
 
 def _disable(function: Callable[..., Any], recursive: bool = True, **options: Any) -> Callable[..., Any]:

@@ -103,7 +103,7 @@ def fit(lit, *more):
 
 @pytest.fixture
 def run(lit):
-    """Return a run whose network has other arguments than the default ones."""
+    """Return a run whose network has arguments that differ from the defaults."""
     net = "--model.net test_arguments.Network --model.net.weights [0.5,0.2] --model.net.pretrained true"
     return fit(lit, net)
 

@@ -31,7 +31,7 @@ class Unfreezing(Callback):
 
     def __init__(self, schedule: dict[str, int | None]) -> None:
         self.schedule = schedule
-        self._starts = False  # whether no batch has been trained in this process
+        self._starts = False  # whether the first batch in this process is still to come
 
     def _find_rule(self, name: str) -> list[str]:
         return [path for path in self.schedule if name == path or name.startswith(path + ".")]
@@ -79,7 +79,7 @@ class Unfreezing(Callback):
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Apply the schedule to a resumed run, which first freezes the same layers as when it was stopped."""
+        """Apply a changed schedule to a resumed run, which starts with the layers frozen that were frozen before."""
         if self._starts:
             self._starts = False
             self.on_train_epoch_start(trainer, pl_module)

@@ -183,7 +183,7 @@ def find_argument(kind: Any, name: str) -> inspect.Parameter | None:
 def drop_weights(model: Any) -> None:
     """Prevent a network from reading initial weights that a checkpoint replaces, for example from the internet.
 
-    A network's class lists the arguments to change in `checkpoint_arguments`, such as `{"pretrained": False}`.
+    A network's class lists these arguments and their new values, as in `checkpoint_arguments = {"pretrained": False}`.
     """
     net = model.get("net")
     if net is None or isinstance(net, str):

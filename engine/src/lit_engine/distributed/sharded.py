@@ -38,7 +38,7 @@ class Sharded(ModelParallelStrategy):
     Args:
         tensor_parallel_size: number of processes that split the layers of one network and receive the same batches
             (Shoeybi et al. 2019). Different groups of such processes receive different batches. Weights, gradients and
-            optimizer state are sharded between the groups, as in FSDP2 (Zhao et al. 2023).
+            optimizer state are sharded across the groups, as in FSDP2 (Zhao et al. 2023).
         process_group_backend: backend of torch.distributed. Default: the device's usual backend.
         timeout: timeout of a collective operation.
 
@@ -56,7 +56,7 @@ class Sharded(ModelParallelStrategy):
         self._whole = False  # whether the weights are gathered
 
     def setup_environment(self) -> None:
-        """Raise UserError for a module that does not shard itself, before the process group is created."""
+        """Raise UserError if the module has no `configure_model`, before processes wait for each other."""
         kind: Any = type(self.lightning_module)
         if kind.configure_model is LightningModule.configure_model:
             raise UserError(f"Sharded needs configure_model, which {kind.__name__} lacks: extend Task or implement it")
@@ -70,7 +70,7 @@ class Sharded(ModelParallelStrategy):
         self._data_parallel_size = self.world_size // size
 
     def setup_optimizers(self, trainer: Trainer) -> None:
-        """Create the optimizers. Raise UserError if one does not support sharded weights."""
+        """Create the optimizers. Raise UserError if an optimizer does not support sharded weights."""
         super().setup_optimizers(trainer)
         for optimizer in self.optimizers:
             if not any(isinstance(p, DTensor) for group in optimizer.param_groups for p in group["params"]):
@@ -123,7 +123,7 @@ class Sharded(ModelParallelStrategy):
         optimizer = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         return gather_full_tensors(optimizer.state_dict(), self.is_global_zero)
 
-    lightning_restore_optimizer = True  # through `load_optimizer_state_dict`
+    lightning_restore_optimizer = True  # tells Lightning to call `load_optimizer_state_dict`
     load_checkpoint = ParallelStrategy.load_checkpoint
 
     def load_model_state_dict(self, checkpoint: Any, strict: bool = True) -> None:
@@ -171,13 +171,13 @@ def shard(task: LightningModule, mesh: DeviceMesh) -> None:
     strategy, precision = task.trainer.strategy, task.trainer.precision_plugin
     if not isinstance(strategy, Sharded):
         raise UserError(
-            f"checkpoints of {type(strategy).__name__} cannot be resumed here: "
-            "use the strategy Sharded, as the overlays fsdp2 and tensor_parallel do"
+            f"the strategy {type(strategy).__name__} is not supported: "
+            "use the strategy Sharded, as in the overlays `fsdp2` and `tensor_parallel`"
         )
     if scales_loss(task.trainer):
         raise UserError(f"sharding does not support the loss scaling of {precision.precision}: use bf16-mixed")
     if has_layer_sync(strategy):
-        raise UserError("sync_batchnorm is not supported with sharding: use layer norm, or the overlay ddp")
+        raise UserError("sync_batchnorm is not supported with sharding: use layer norm or the overlay `ddp`")
     data, tensor = mesh["data_parallel"], mesh["tensor_parallel"]
     if own := [name for name, _ in task.named_parameters(recurse=False)]:
         raise UserError(f"{own[0]} belongs to the task itself: move it into a submodule, so that it can be sharded")
@@ -188,7 +188,7 @@ def shard(task: LightningModule, mesh: DeviceMesh) -> None:
         if tensor.size() > 1:
             plan = getattr(part, "tensor_parallel_plan", None)
             if plan is None:
-                raise UserError(f"{type(part).__name__} has no tensor_parallel_plan: use the overlay fsdp2 instead")
+                raise UserError(f"{type(part).__name__} has no tensor_parallel_plan: use the overlay `fsdp2`")
             parallelize_module(part, tensor, plan())
             _check_even(part, name)
         if data.size() > 1:

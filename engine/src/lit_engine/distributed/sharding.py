@@ -16,7 +16,7 @@ def gradients(optimizer: Any) -> list[Tensor]:
 
 
 def uses_copies(module: nn.Module) -> bool:
-    """Return whether FSDP2 shards a part of the module, which makes validation use copies of the weights."""
+    """Return whether FSDP2 shards any part of the module. In this case, validation uses copies of the weights."""
     return any(hasattr(part, "reshard") for part in module.modules())
 
 

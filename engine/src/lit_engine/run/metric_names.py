@@ -14,7 +14,7 @@ STAGES = {
     "testing": "test",
 }  # fmt: skip
 _ANY = "|".join(STAGES)
-_FIRST = re.compile(rf"({_ANY})[/_.-](?P<rest>.+)", re.IGNORECASE | re.DOTALL)  # class names may have several lines
+_FIRST = re.compile(rf"({_ANY})[/_.-](?P<rest>.+)", re.IGNORECASE | re.DOTALL)  # class names may contain line breaks
 _LAST = re.compile(rf"(?P<rest>.+)[/_.-]({_ANY})", re.IGNORECASE | re.DOTALL)
 _LOADER = re.compile(r"/dataloader_idx_\d+$")  # appended by Lightning if there are several dataloaders
 COUNTERS = ("epoch", "step")  # logged along with metrics, as their x-axis values

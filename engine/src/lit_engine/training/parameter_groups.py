@@ -125,10 +125,10 @@ def _matches(name: str, pattern: str) -> bool:
 def layers(module: nn.Module, path: str = "") -> list[str]:
     """Return the paths of all layers, from input to output. Containers are replaced by their children.
 
-    Containers are `nn.Sequential`, `nn.ModuleList`, children named `net`, `backbone` or `model`, and modules whose
-    `layers`, `layer` or `blocks` is a list, such as the encoders of vision Transformers and BERT, and the stages of
-    ConvNeXt and Swin in timm. An element of a list is a single layer even if it has `layers`. A container's own
-    parameters precede its children's. A stage's `downsample` is listed after the first block, to which it belongs.
+    Containers are `nn.Sequential`, `nn.ModuleList`, children named `net`, `backbone` or `model`, and modules with a
+    list called `layers`, `layer` or `blocks`. Examples are the encoders of vision Transformers and BERT, and the
+    stages of ConvNeXt and Swin in timm. An element of a list is a single layer even if it has `layers`. A container's
+    own parameters precede its children's. A stage's `downsample` follows the first block, to which it belongs.
     """
     found, lists = list[str](), (nn.Sequential, nn.ModuleList)
     is_stage = isinstance(getattr(module, "blocks", None), lists)

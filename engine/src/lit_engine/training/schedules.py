@@ -273,7 +273,7 @@ def steps_of_epochs(trainer: Trainer) -> list[int] | None:
 
 
 def iterate_steps(trainer: Trainer, epochs: Iterable[int], since_start: bool) -> Iterator[dict[str, int]]:
-    """Yield the counts after each optimizer step that are compared with the `frequency` of schedules, by interval.
+    """After each optimizer step, yield the count for each interval, which is compared with a schedule's `frequency`.
 
     Args:
         trainer: the trainer, which knows the number of batches per epoch.

@@ -17,7 +17,7 @@ from lit_engine.errors import UserError
 class Parameter:
     """A parameter of a sweep.
 
-    Optuna receives the values of a list as JSON, which preserves their types, and a multiple of `q` as its quotient.
+    Optuna receives the values of a list as JSON, to preserve their types, and multiples of `q` divided by `q`.
     """
 
     name: str  # option name, such as `model.optimizer.lr`
