@@ -20,9 +20,11 @@ def test_layers_of_residual_nets_are_their_blocks(module, count):
 
 def test_blocks_of_third_party_nets_are_found():
     """Test timm nets and MNASNet, whose blocks have their own `layers`."""
-    stages = layers(nn.ModuleDict({"net": TimmNet("convnext_atto", (3, 32, 32), 10)}))
-    assert [path for path in stages if "stages" in path] == [f"net.backbone.stages.{stage}" for stage in range(4)]
-    assert stages[0].startswith("net.backbone.stem")
-    assert stages[-1].startswith("net.head")
+    found = layers(nn.ModuleDict({"net": TimmNet("convnext_atto", (3, 32, 32), 10)}))
+    for stage, blocks in enumerate((2, 2, 6, 2)):
+        path = f"net.backbone.stages.{stage}.blocks"
+        assert [one for one in found if one.startswith(path)] == [f"{path}.{block}" for block in range(blocks)]
+    assert found[0].startswith("net.backbone.stem")
+    assert found[-1].startswith("net.head")
     mobile = layers(TorchvisionNet((3, 32, 32), 10, "mnasnet0_5"))
     assert [path for path in mobile if ".layers.8" in path] == [f"backbone.layers.8.{block}" for block in range(3)]

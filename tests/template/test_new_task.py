@@ -114,7 +114,7 @@ def test_a_text_task_trains_with_several_optimizers(trainer):
     data = made["TriedData"]()
     net = made["TriedNet"](data.input_size, data.num_classes)
     adam = partial(torch.optim.AdamW, lr=0.01)
-    parts = [Part("body", ["net.embedding", "net.rnn"], adam), Part("head", ["net.head"], adam)]
+    parts = [Part("body", ["net.embedding", "net.rnns"], adam), Part("head", ["net.head"], adam)]
     kind = type("OfParts", (SeveralOptimizers, Classifier), {})
     task = kind(parts, net=net, class_names=data.class_names)
     runner = trainer(max_epochs=10)
