@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from families import FAMILIES, MAIN, PYPROJECT, dropped_keys, is_in_family, keep_sections
@@ -128,10 +129,12 @@ def check_name(name: str, paths: Iterable[str]) -> None:
     modules = {part for path in paths if path.endswith(".py") for part in PurePosixPath(path).with_suffix("").parts}
     # The names of locked packages are reserved even if the packages are not installed.
     locked = re.findall(r"^([a-z0-9.-]+)==", (ROOT / LOCK).read_text(), re.MULTILINE)
+    commands = {"activate", "python", "python3", *metadata.entry_points(group="console_scripts").names}
     for taken, what in (
         (name in sys.stdlib_module_names, "a module of Python"),
         (name in modules | {"build", "configs", "dist", "runs", "test", "wandb"}, "a name used in the project"),
         (importlib.util.find_spec(name) or name.replace("_", "-") in locked, "the name of an installed package"),
+        (name.replace("_", "-") in commands, "the name of a command"),
     ):
         if taken:
             sys.exit(f"error: {name} is {what}: choose a different name, such as {name}_lab")

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from init_project import RECORD, ROOT, git, template_files
+from init_project import LOCK, RECORD, ROOT, git, template_files
 
 
 def main() -> int:
@@ -37,8 +37,13 @@ def update(project: Path, check: bool) -> int:
     """Merge the template's changes into a project, or only list them."""
     commit = template_files()[1]
     answers = read_template_record(project)
+    old = commit_of(answers)
+    if old != commit and git(ROOT, "merge-base", old, commit, check=False) == commit:
+        sys.exit(
+            f"error: this template's commit {commit[:12]} is older than the project's ({old[:12]}): run `git pull`"
+        )
     with tempfile.TemporaryDirectory(prefix="update-project-") as folder:
-        before = regenerate(commit_of(answers), answers, Path(folder, "before"), project)
+        before = regenerate(old, answers, Path(folder, "before"), project)
         after = regenerate(commit, answers, Path(folder, "after"), project)
         shutil.copy(project / RECORD, before)  # prevents merge conflicts in this file
         base, new = (tree(project, made, Path(folder)) for made in (before, after))
@@ -59,7 +64,7 @@ def commit_of(answers: Mapping[str, Any]) -> str:
         return old
     commits = dict(line.split() for line in git(ROOT, "log", "--all", "--format=%T %H").splitlines())
     if files not in commits:
-        sys.exit(f"error: this template has no commit {old[:12]}: run `git fetch` (or `git pull --unshallow`)")
+        sys.exit(f"error: this template has no commit {old[:12]}: run `git pull`, possibly with `--unshallow`")
     return commits[files]
 
 
@@ -126,6 +131,8 @@ def merge(project: Path, base: str, new: str, commit: str) -> int:
             f"error: both sides changed {', '.join(sorted(conflicts))}: resolve the conflicts and `git add` the files",
             file=sys.stderr,
         )
+    if LOCK in conflicts:
+        print(f"for {LOCK}: git checkout --ours {LOCK} && make lock && git add {LOCK}")
     print("next: git diff --cached, make test, git commit (`git reset --hard` undoes the update)")
     return 1 if conflicts else 0
 

@@ -75,8 +75,13 @@ def reduce_lock(lock: str, pyproject: str, wheel: str, content: bytes) -> str:
     parents = {_normalize(block): set(re.findall(r"(?m)^    # (?:via +|  )([\w.-]+)", block)) for block in blocks}
     while found := {name for name, above in parents.items() if name not in kept and not kept.isdisjoint(above)}:
         kept |= found
-    pinned = f"./vendor/{wheel} \\\n    --hash=sha256:{hashlib.sha256(content).hexdigest()}\n"
-    return head + pinned + "".join(block for block in blocks if _normalize(block) in kept)
+    needed = [block for block in blocks if _normalize(block) in kept]
+    # As written by `make lock`, so that later changes of the library do not conflict with its result.
+    pinned = f"vendor/{wheel} \\\n    --hash=sha256:{hashlib.sha256(content).hexdigest()}\n    # via\n" + "".join(
+        f"    #   {project['name']} (pyproject.toml{group})\n" for group in ("", ":dev")
+    )
+    needed.insert(sum(_normalize(block) < "lit-engine" for block in needed), pinned)
+    return head + "".join(needed)
 
 
 def _normalize(requirement: str) -> str:

@@ -35,6 +35,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.received.append((self.path, self.headers, json.loads(body)))
         self.send_response(self.server.status)
+        self.send_header("Location", "/elsewhere")
         self.end_headers()
 
     def log_message(self, *args):
@@ -108,6 +109,12 @@ def test_the_event_describes_how_the_run_ended(lit, server, monkeypatch, what, o
 def test_planning_sends_nothing(lit, server, option):
     done = lit(OPTIONS, option, "--notify", server.url)
     assert (done.status, server.received) == (0, []), done.err
+
+
+def test_redirects_are_reported(server):
+    """Other programs would follow them with a GET request, which has no message."""
+    server.status = 301
+    assert notify.send(server.url, FACTS) == "HTTP status 301"
 
 
 def test_a_run_that_stops_early_sends_the_event_stopped_early(lit, server):

@@ -14,8 +14,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from lit_engine.callbacks.averaging import EMA
-from lit_engine.distributed.sharded import Sharded, as_sharded, gather_full_tensors, shard
-from lit_engine.distributed.sharding import clip_norm, total_norm
+from lit_engine.distributed.sharded import Sharded, shard
+from lit_engine.distributed.sharding import as_sharded, clip_norm, gather_full_tensors, total_norm
 from lit_engine.errors import UserError
 from lit_project.models.mlp import MLP
 from lit_project.models.resnet import SmallResNet
@@ -70,6 +70,26 @@ def test_blocks_in_a_container_are_sharded_individually(two, container):
     shard(Part(net), two(2, 1))
     assert isinstance(net, FSDPModule)
     assert {isinstance(block, FSDPModule) for block in blocks} == {not isinstance(net.blocks, nn.Identity)}
+
+
+def test_blocks_that_share_weights_stay_tied(two):
+    """The first two blocks share a layer, and the third is the input layer of the network."""
+    layer = nn.Linear(4, 4)
+    blocks = [nn.Sequential(layer), nn.Sequential(layer), nn.Linear(4, 4), nn.Linear(4, 4)]
+    net = nn.Module()
+    net.first, net.blocks = blocks[2], nn.ModuleList(blocks)
+    shard(Part(net), two(2, 1))
+    assert [isinstance(block, FSDPModule) for block in blocks] == [False, False, False, True]
+    assert blocks[0][0].weight is blocks[1][0].weight
+    assert net.first.weight is blocks[2].weight
+
+
+def test_weights_shared_by_two_submodules_are_rejected(two):
+    task = Part(nn.Linear(4, 4))
+    task.decoder = nn.Linear(4, 4)
+    task.decoder.weight = task.net.weight
+    with pytest.raises(UserError, match="net and decoder share a parameter: move both into one submodule"):
+        shard(task, two(2, 1))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from helpers import run_in
+from helpers import differences, run_in
 from lit_engine.checkpoints.io import read
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +81,72 @@ def test_sharding_tests_pass_in_a_separate_process():
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/integration/shards.py"]
     done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout[-3000:]
-    assert "17 passed" in done.stdout
+    assert "19 passed" in done.stdout
+
+
+ACCUMULATING = """
+import os, signal, torch
+from lightning.pytorch import LightningModule
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, TensorDataset
+
+class Net(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+
+    def get_extra_state(self):
+        return {"version": 1}
+
+    def set_extra_state(self, state):
+        assert state == {"version": 1}
+
+    def configure_model(self):
+        fully_shard(self.layers, mesh=self.device_mesh["data_parallel"])
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        if batch_idx % 3 == 0:
+            optimizer.zero_grad()
+        self.manual_backward(self.layers(batch[0]).square().mean())
+        if batch_idx % 3 == 2:
+            optimizer.step()
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val/loss", self.layers(batch[0]).square().mean(), sync_dist=True)
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        if os.environ.get("STOP") == str(batch_idx):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.1)
+
+    def train_dataloader(self):
+        torch.manual_seed(0)
+        return DataLoader(TensorDataset(torch.randn(64, 6)), 4)
+
+    val_dataloader = train_dataloader
+"""
+
+
+@pytest.mark.slow
+def test_gradients_accumulated_by_hand_are_restored(tmp_path, monkeypatch):
+    (tmp_path / "accumulating.py").write_text(ACCUMULATING)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    options = "--trainer.max_epochs=2 --trainer.accelerator=cpu"
+    fit = partial(lit_in, tmp_path, "fit", "--model=accumulating.Net", *FSDP2, *options.split())
+    fit("--run_name=one")
+    monkeypatch.setenv("STOP", "3")
+    with pytest.raises(AssertionError):  # status 143
+        fit("--run_name=stopped")
+    monkeypatch.delenv("STOP")
+    one, stopped = (next((tmp_path / "runs").glob(f"*/{name}")) for name in ("one", "stopped"))
+    assert len(read(stopped / "checkpoints" / "last.ckpt")["gradients"]) == 4
+    lit_in(tmp_path, "fit", "--run", str(stopped))
+    assert differences(one, stopped) == []
 
 
 @pytest.mark.parametrize(

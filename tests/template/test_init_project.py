@@ -60,6 +60,8 @@ def wheel_of(project):
         ("class", "Python keyword"),
         ("json", "module of Python"),
         ("torch", "installed package"),
+        ("python", "name of a command"),
+        ("lint_imports", "name of a command"),
         ("import_linter", "installed package"),  # a distribution whose module has a different name
         ("tiny", "used in the project"),
         (OLD, "used in the project"),
@@ -265,7 +267,11 @@ def test_lock_contains_only_the_required_packages_and_the_wheel(made):
     wheel = next((made("classification") / "vendor").iterdir())
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     locks = {keep: (made(keep) / "requirements.lock").read_text() for keep in KEPT}
-    assert all(f"./vendor/{wheel.name} \\\n    --hash=sha256:{digest}\n" in lock for lock in locks.values())
+    for lock in locks.values():  # `make lock` sorts packages by name
+        before, pinned, after = lock.partition(f"\nvendor/{wheel.name} \\\n    --hash=sha256:{digest}\n    # via\n")
+        assert pinned
+        assert re.findall(r"^([\w.-]+)==", before, re.MULTILINE)[-1] < "lit-engine"
+        assert re.findall(r"^([\w.-]+)==", after, re.MULTILINE)[0] > "lit-engine"
     names = {keep: set(re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)) for keep, lock in locks.items()}
     template = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
     assert names[ALL] < template

@@ -105,6 +105,19 @@ def test_template_fixes_are_merged_with_project_changes(both):
     assert git(project, "status", "--porcelain") == ""
 
 
+def test_an_older_template_is_refused(both):
+    template, project = both
+    git(template, "branch", "older")
+    edit(template / MODEL.replace("kite_lab", "lit_project"), "\n\nNEW = 1\n")
+    commit(template, "fixes")
+    assert update(template, project).returncode == 0
+    commit(project)
+    git(template, "checkout", "--quiet", "older")
+    for options in ([], ["--check"]):
+        refused(update(template, project, *options), "is older than the project's", "run `git pull`")
+    assert git(project, "status", "--porcelain") == ""
+
+
 def test_deletion_in_the_template_conflicts_with_a_change_in_the_project(both):
     template, project = both
     (template / "configs" / "overlays" / "ema.yaml").unlink()
@@ -138,7 +151,7 @@ def test_failed_updates_are_reported_with_a_one_line_error(both, tmp_path):
     record.write_text(text + "# mine\n")
     refused(update(template, project), "uncommitted changes", ".template.toml")
     for wrong, words in (
-        (re.sub(r'(commit|tree) = "\w+"', rf'\1 = "{40 * "1"}"', text), ("no commit 111111111111", "git fetch")),
+        (re.sub(r'(commit|tree) = "\w+"', rf'\1 = "{40 * "1"}"', text), ("no commit 111111111111", "git pull")),
         (text.replace(git(template, "rev-parse", "HEAD"), ""), ("has no 'commit'", "create a new project")),
         (re.sub(r'commit = ".*"', "", text), ("has no 'commit'", "create a new project")),
         (f"<<<<<<< HEAD\n{text}", ("Invalid statement",)),

@@ -23,7 +23,16 @@ def test_spacing_does_not_split_numbers_or_words(sentence):
 
 
 @pytest.mark.parametrize(
-    "sentence", ["Hi!", 'He said: "Hi, you!"', "Wait... (what?)", "“Why?” she asked; nobody knew.", "Well, I'm 3.5."]
+    "sentence",
+    [
+        "Hi!",
+        'He said: "Hi, you!"',
+        "Wait... (what?)",
+        "“Why?” she asked; nobody knew.",
+        "Well, I'm 3.5.",
+        "I use .NET.",
+        "He wrote ...and left.",
+    ],
 )
 def test_restore_undoes_spacing(sentence):
     preparation = Preparation(space_punctuation=True)

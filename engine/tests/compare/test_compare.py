@@ -3,6 +3,7 @@
 import csv
 import math
 import re
+from html import unescape
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from matplotlib.colors import to_rgb
 
 from html_pages import Page
 from lit_engine.errors import UserError
-from lit_engine.tools.pages.chart import COLOURS, GREY, HEIGHT, Axis, positions
+from lit_engine.tools.pages.chart import COLOURS, GREY, HEIGHT, Axis, Series, chart, positions
 from lit_engine.tools.runs.columns import (
     Column,
     as_csv,
@@ -248,6 +249,13 @@ def test_losses_of_different_tasks_are_not_plotted_together(make_run):
     found = compared()
     assert "the losses of different tasks cannot be compared: Classifier, Regressor" in found.notes()
     assert curves(found) == []
+
+
+def test_labels_of_long_categories_differ():
+    categories = [f"{{'class_path': 'FFNN', 'init_args': {{'hidden_size': {size}}}}}" for size in (8, 16, 128)]
+    plot = chart("val/loss", "net", [Series(0, "a", [(0.0, 1.0), (1.0, 2.0), (2.0, 3.0)])], categories=categories)
+    labels = [text.replace("}", "") for text in re.findall(r">([^<]*size': \d+}*)<", unescape(plot))]
+    assert [label.split()[-1] for label in labels] == ["8", "16", "128"]
 
 
 def test_a_band_below_zero_is_clipped_on_a_logarithmic_axis(make_run):

@@ -79,6 +79,12 @@ def test_the_recorded_best_score_overrides_a_better_epoch_in_metrics_csv(make_ru
     assert Run.read(run).metrics["val/loss"] == 0.4
 
 
+def test_a_metrics_csv_without_the_best_validation_gives_no_metrics_of_other_epochs(make_run):
+    run = make_run("a", (0.5, 0.4))
+    (run / "metrics.json").write_text('{"fit": {"best val/loss": 0.3}}')
+    assert Run.read(run).metrics == {"val/loss": 0.3}
+
+
 def test_without_a_monitor_the_final_validation_metrics_are_reported(make_run):
     run = make_run("a", (0.5, 0.3, 0.4), config={"seed_everything": 1, "trainer": {"callbacks": None}})
     (run / "metrics.json").write_text('{"fit": {"val/loss": 0.4}}')

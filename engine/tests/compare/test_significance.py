@@ -166,6 +166,12 @@ def test_references_may_contain_their_separator(make_run, say):
     assert first_score(say, "chrf") == pytest.approx(expected)
 
 
+def test_empty_translations_have_a_score_of_zero(make_run, say):
+    for name in "ab":
+        write(make_run(name), "index,hypothesis,references", ["0,,a car", "1,,the cat"])
+    assert first_score(say, "chrf") == 0
+
+
 def test_text_metrics_need_the_tokenizer_recorded_by_a_test(make_run, say):
     for name in "ab":
         write(run := make_run(name), "index,hypothesis,references", ["0,a red car,a car", "1,a cat,the cat"])

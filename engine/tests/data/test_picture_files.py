@@ -42,6 +42,14 @@ def test_pixel_formats_convert_to_the_expected_rgb_values(tmp_path, image, suffi
     assert (pixels.int() - torch.tensor(colour).view(3, 1, 1)).abs().max() <= (3 if suffix == "jpg" else 1)
 
 
+@pytest.mark.parametrize("depth", [np.uint8, np.uint16])
+def test_transparent_grey_becomes_white(tmp_path, depth):
+    values = np.array([[0, 51]], depth) * (257 if depth == np.uint16 else 1)
+    Image.fromarray(values.astype(depth)).save(tmp_path / "a.png", transparency=0)
+    with Image.open(tmp_path / "a.png") as image:
+        assert to_tensor(image, (1, 1, 2)).tolist() == [[[255, 51]]]
+
+
 def test_twelve_bit_pgm_files_are_rescaled_to_8_bits(tmp_path):
     (tmp_path / "a.pgm").write_bytes(b"P5 2 1 4095\n" + np.array([4095, 51 * 4095 // 255], dtype=">u2").tobytes())
     with Image.open(tmp_path / "a.pgm") as image:

@@ -28,6 +28,14 @@ def test_suggests_the_rate_with_the_steepest_descent():
     assert find_steepest_rate(RATES, [valley(rate) for rate in RATES]) == pytest.approx(1e-3, rel=0.3)
 
 
+def test_noisy_losses_of_the_first_batches_have_no_influence():
+    """At first, the running mean includes few batches, so that it may fall by chance."""
+    losses = [valley(rate) for rate in RATES]
+    losses[0] += 0.25
+    losses[2] -= 0.1
+    assert find_steepest_rate(RATES, losses) == pytest.approx(1e-3, rel=0.3)
+
+
 def test_the_loss_curve_ends_at_the_first_non_finite_loss():
     losses = [valley(rate) for rate in RATES[:80]] + [float("nan")] * 20
     assert find_steepest_rate(RATES, losses) == pytest.approx(1e-3, rel=0.3)

@@ -100,7 +100,7 @@ class RandomErasing(nn.Module):
         p: probability of erasing.
         scale: minimum and maximum area of the rectangle, as a fraction of the image area.
         ratio: minimum and maximum ratio of the rectangle's height to its width, as in torchvision.
-        fill: value of the erased pixels.
+        fill: value of the erased pixels, from 0 to 255 for the images of the bundled data modules.
 
     Raises:
         ValueError: `p` is not in [0, 1].
@@ -108,7 +108,7 @@ class RandomErasing(nn.Module):
 
     def __init__(
         self, p: float = 0.5, scale: tuple[float, float] = (0.02, 0.33), ratio: tuple[float, float] = (0.3, 3.3),
-        fill: float = 0,
+        fill: int = 0,
     ) -> None:  # fmt: skip
         super().__init__()
         if not 0 <= p <= 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 # Sentence punctuation at the end of a word. The pattern does not match "3.5", "a.m" and "...and".
 _MARKS = re.compile(r"\s*([.,!?;:…]++)(?!\w)")
 _QUOTES = re.compile(r"([\"“”„«»()\[\]{}])")
-_CLOSING = re.compile(r"\s+([.,!?;:…”»)\]}])")
+_CLOSING = re.compile(r"\s+((?:[.,!?;:…]++)(?!\w)|[”»)\]}])")
 _OPENING = re.compile(r"([“„«(\[{])\s+")
 _STRAIGHT_QUOTES = re.compile(r'"\s*([^"]*?)\s*"')
 

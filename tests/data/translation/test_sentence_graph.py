@@ -82,6 +82,7 @@ def test_splits_share_no_sources_after_any_preparation(preparation):
 def test_keys_of_sentences_without_letters_differ():
     assert sentence_key("?!") != sentence_key("...")
     assert sentence_key(";") == sentence_key(";\u0301")  # both are the same without accents
+    assert sentence_key("❤\N{VARIATION SELECTOR-16}") == sentence_key("❤")
     assert sentence_key("Ça va ?") == sentence_key("CA VA")
 
 

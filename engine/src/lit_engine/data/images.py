@@ -125,7 +125,9 @@ def to_8bit_upright(image: Image.Image) -> Image.Image:
     """
     ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):  # Pillow scales PGM to 16 bits
-        image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))  # 65535 becomes 255
+        values, transparent = np.asarray(image), image.info.get("transparency")
+        pixels = (values / 257).round().astype(np.uint8)  # 65535 becomes 255
+        image = Image.fromarray(pixels if transparent is None else np.where(values == transparent, 255, pixels))
     elif image.mode in ("I", "F"):
         raise ValueError("the range of the pixel values is unknown: save the image with 8 or 16 bits per channel")
     if "A" in image.mode or "transparency" in image.info:

@@ -8,21 +8,22 @@ The overlays `fsdp2` and `tensor_parallel` use the strategy `Sharded`. A network
 - `tensor_parallel_plan()` maps layer names to the `ParallelStyle` with which tensor parallelism splits the layer.
 """
 
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
-from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.optim import LBFGS, SGD, Adafactor, Adagrad, Rprop
 
 from lit_engine._lightning import broadcast_all, has_layer_sync, scales_loss
+from lit_engine.distributed.sharding import as_sharded, gather_full_tensors
 from lit_engine.errors import UserError
 
 UNSUPPORTED = {SGD: "fused", Adagrad: "fused", Rprop: "foreach"}  # options that torch rejects for sharded weights
@@ -113,7 +114,7 @@ class Sharded(ModelParallelStrategy):
         """Return unsharded CPU tensors in the first process and None in the others. All processes must call this."""
         own = self.lightning_module.state_dict(keep_vars=True)  # type: ignore[union-attr]
         # Gather tied weights only once.
-        once = {id(value): value.detach() for value in own.values()}
+        once = {id(value): value.detach() if isinstance(value, Tensor) else value for value in own.values()}
         found = dict(zip(once, gather_full_tensors([*once.values()], self.is_global_zero), strict=True))
         self._gather(self._whole)  # torch has resharded the weights
         return {name: found[id(value)] for name, value in own.items()}
@@ -144,24 +145,6 @@ class Sharded(ModelParallelStrategy):
             optimizer.load_state_dict({**saved, "state": states})
 
 
-def gather_full_tensors(value: Any, keep: bool) -> Any:
-    """Return nested data with all tensors unsharded on the CPU. If `keep` is false, tensors are replaced with None."""
-
-    def gather(tensor: Tensor) -> Tensor | None:
-        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor  # collective operation
-        return full.cpu() if keep else None
-
-    return apply_to_collection(value, Tensor, gather)
-
-
-def as_sharded(value: Any, like: Any) -> Any:
-    """Shard `value` in the same way as `like`. If `like` is not sharded or has a different shape, return `value`."""
-    if not (isinstance(like, DTensor) and isinstance(value, Tensor) and value.shape == like.shape):
-        return value
-    # No process needs to send data, because each process has read the full tensor.
-    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
-
-
 def shard(task: LightningModule, mesh: DeviceMesh) -> None:
     """Shard a task's submodules over a mesh of `data_parallel` × `tensor_parallel` processes, unless already sharded.
 
@@ -181,6 +164,7 @@ def shard(task: LightningModule, mesh: DeviceMesh) -> None:
     data, tensor = mesh["data_parallel"], mesh["tensor_parallel"]
     if own := [name for name, _ in task.named_parameters(recurse=False)]:
         raise UserError(f"{own[0]} belongs to the task itself: move it into a submodule, so that it can be sharded")
+    _check_ties(task)
     for name, part in task.named_children():
         parameters = list(part.parameters())
         if not parameters or any(isinstance(one, DTensor) for one in parameters) or isinstance(part, FSDPModule):
@@ -197,12 +181,31 @@ def shard(task: LightningModule, mesh: DeviceMesh) -> None:
             fully_shard(part, mesh=data)
 
 
+def _check_ties(task: LightningModule) -> None:
+    """Raise UserError if submodules share a parameter. FSDP2 would give each of them its own copy."""
+    owners: dict[int, str] = {}
+    for name, part in task.named_children():
+        for parameter in part.parameters():
+            if (owner := owners.setdefault(id(parameter), name)) != name:
+                raise UserError(f"{owner} and {name} share a parameter: move both into one submodule to shard them")
+
+
 def _own_blocks(net: nn.Module) -> list[nn.Module]:
-    """Return the modules in a network's `blocks` container, or those returned by its `blocks` method, or []."""
-    own: Any = getattr(net, "blocks", [])
+    """Return the modules in a network's `blocks` container, or those returned by its `blocks` method, or [].
+
+    Blocks that share parameters with each other or with the rest of the network are omitted.
+    """
+    own: Any = getattr(net, "blocks", None)
     if isinstance(own, nn.Sequential | nn.ModuleList):
-        return list(own)
-    return own() if callable(own) and not isinstance(own, nn.Module) else []
+        blocks = list(own)
+    else:
+        blocks = own() if callable(own) and not isinstance(own, nn.Module) else []
+    uses = _count_uses(net)
+    return [block for block in blocks if all(uses[one] == count for one, count in _count_uses(block).items())]
+
+
+def _count_uses(module: nn.Module) -> Counter[nn.Parameter]:
+    return Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
 
 
 def _check_even(part: nn.Module, path: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any, TypeGuard
 
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 
 from lit_engine._lightning import multiply_all
@@ -49,3 +50,23 @@ def clip_norm(gradients: list[Tensor], largest: float) -> None:
     if gradients:
         factor = (largest / (total_norm(gradients) + 1e-6)).clamp(max=1.0)
         multiply_all(local_shards(gradients), torch.where(factor.isnan(), 1.0, factor))
+
+
+def gather_full_tensors(value: Any, keep: bool) -> Any:
+    """Return nested data with all tensors unsharded on the CPU. If `keep` is false, tensors are replaced with None."""
+
+    def gather(tensor: Tensor) -> Tensor | None:
+        full = tensor.full_tensor() if _is_sharded(tensor) else tensor  # collective operation
+        return full.cpu() if keep else None
+
+    return apply_to_collection(value, Tensor, gather)
+
+
+def as_sharded(value: Any, like: Any) -> Any:
+    """Shard `value` in the same way as `like`. If `like` is not sharded or has a different shape, return `value`."""
+    if not (_is_sharded(like) and isinstance(value, Tensor) and value.shape == like.shape):
+        return value
+    from torch.distributed.tensor import distribute_tensor  # takes half a second
+
+    # No process needs to send data, because each process has read the full tensor.
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

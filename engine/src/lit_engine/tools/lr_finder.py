@@ -117,7 +117,8 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
 def find_steepest_rate(rates: list[float], losses: list[float]) -> float | None:
     """Return the rate at which the loss falls most steeply on a logarithmic axis, before it reaches its minimum.
 
-    Slopes are averaged over seven neighbours, because the losses of single batches are noisy.
+    Slopes are averaged over seven neighbours, because the losses of single batches are noisy. They are weighted by
+    1 - 0.98^n, because a running mean of only n batches changes more from batch to batch.
 
     Args:
         rates: learning rates, each larger than the previous rate by a constant factor.
@@ -130,7 +131,7 @@ def find_steepest_rate(rates: list[float], losses: list[float]) -> float | None:
     falling = torch.tensor(finite[: finite.index(min(finite)) + 1] if finite else [])
     if len(falling) < 3:
         return None
-    slopes = torch.gradient(falling)[0]
+    slopes = torch.gradient(falling)[0] * (1 - 0.98 ** torch.arange(1, len(falling) + 1))
     smooth = [float(slopes[max(i - 3, 0) : i + 4].mean()) for i in range(len(slopes))]
     return rates[smooth.index(min(smooth))]
 

@@ -14,7 +14,7 @@ from html import escape
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from lit_engine.project import program
 from lit_engine.run.directory import RunDir
@@ -39,13 +39,21 @@ def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
             print(f"note: {urlsplit(url).hostname} was not notified: {failure}", file=sys.stderr)
 
 
+class _NoRedirect(HTTPRedirectHandler):
+    """Reports redirects as errors. By default, urllib would follow them with a GET request without the message."""
+
+    def redirect_request(self, *args: Any) -> None:
+        return None
+
+
 def send(url: str, facts: dict[str, Any]) -> str | None:
     """Send a POST request. Return the reason if it fails, or else None."""
     try:
         target, body = message(url, facts)
         # Discord rejects Python's default user agent.
         headers = {"Content-Type": "application/json", "User-Agent": program()}
-        with urlopen(Request(target, json.dumps(body).encode(), headers), timeout=SECONDS):
+        request = Request(target, json.dumps(body).encode(), headers)
+        with build_opener(_NoRedirect).open(request, timeout=SECONDS):
             return None
     except HTTPError as error:
         return f"HTTP status {error.code}"

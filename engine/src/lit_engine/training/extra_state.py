@@ -10,6 +10,7 @@ from torch import Tensor
 from lit_engine import _lightning
 from lit_engine.data.module import accumulation_schedule
 from lit_engine.distributed.processes import all_gathered, print_once, replicas
+from lit_engine.distributed.sharding import as_sharded, gather_full_tensors
 from lit_engine.errors import UserError
 from lit_engine.training.fork import describe_optimization
 from lit_engine.training.schedules import check_lengths
@@ -74,7 +75,7 @@ class ExtraState:
         trainer.callback_metrics.update(self._loaded.get("metrics", {}))
         for name, gradient in self._loaded.get("gradients", {}).items():
             weight = module.get_parameter(name)
-            weight.grad = gradient.to(weight.device)
+            weight.grad = as_sharded(gradient.to(weight.device), weight)
         if getattr(trainer.train_dataloader, "recut", False):
             _lightning.set_batch_counters(trainer)
         if _lightning.is_between_epochs(trainer):
@@ -183,7 +184,7 @@ class ExtraState:
             checkpoint["accumulation"] = trainer.accumulate_grad_batches
         if not module.automatic_optimization:  # each optimizer may be accumulating gradients
             found = {name: weight.grad for name, weight in module.named_parameters() if weight.grad is not None}
-            checkpoint["gradients"] = found
+            checkpoint["gradients"] = gather_full_tensors(found, trainer.is_global_zero)
 
 
 def _training_state(module: LightningModule) -> dict[str, bool]:

@@ -28,7 +28,7 @@ def sentence_key(sentence: str) -> str:
     if not folded.isascii():
         folded = unicodedata.normalize("NFD", folded)
     letters = "".join(filter(str.isalnum, folded))
-    return letters or "".join(mark for mark in folded if not mark.isspace() and not unicodedata.combining(mark))
+    return letters or "".join(mark for mark in folded if not mark.isspace() and unicodedata.category(mark) != "Mn")
 
 
 def components(pairs: Pairs) -> np.ndarray:

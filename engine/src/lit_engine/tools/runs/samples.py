@@ -71,12 +71,12 @@ class Table:
         self.rows = {row["index"]: row for row in first.values()}
 
     def column(self, name: str) -> list[Any]:
-        """Return a column. Raises RunError if it is missing, or has blank values but no sets of labels."""
+        """Return a column. Raises RunError if it is missing, or has blank values but no texts or sets of labels."""
         if name not in self.names:
             raise RunError(f"the predictions of {self.run.path} have no column {name}")
         values = [row[name] for row in self.rows.values()]
-        is_of_sets = name in ("labels", "target") and "prediction" not in self.names
-        if not is_of_sets and None in values:
+        may_be_blank = name == "hypothesis" or (name in ("labels", "target") and "prediction" not in self.names)
+        if not may_be_blank and None in values:
             raise RunError(f"the predictions of {self.run.path} have blank values in the column {name}")
         return values
 
@@ -267,7 +267,7 @@ def _texts(kind: str, a: Table, b: Table) -> Samples:
     references: Any = list(zip_longest(*([one.replace(r" \| ", " | ") for one in own] for own in listed)))
     stats = []
     for table in (a, b):
-        texts = [str(text) for text in table.column("hypothesis")]
+        texts = ["" if text is None else str(text) for text in table.column("hypothesis")]
         stats.append(np.array(corpus._extract_corpus_statistics(texts, references), np.float64))
 
     def score(sums: Floats, metric: Any = corpus) -> Floats:
