@@ -132,7 +132,7 @@ def merge(project: Path, base: str, new: str, commit: str) -> int:
             file=sys.stderr,
         )
     if LOCK in conflicts:
-        print(f"for {LOCK}: git checkout --ours {LOCK} && make lock && git add {LOCK}")
+        print(f"to resolve the conflict in {LOCK}: git checkout --ours {LOCK} && make lock && git add {LOCK}")
     print("next: git diff --cached, make test, git commit (`git reset --hard` undoes the update)")
     return 1 if conflicts else 0
 

@@ -112,7 +112,7 @@ def test_planning_sends_nothing(lit, server, option):
 
 
 def test_redirects_are_reported(server):
-    """Other programs would follow them with a GET request, which has no message."""
+    """Following a redirect with a GET request would lose the message."""
     server.status = 301
     assert notify.send(server.url, FACTS) == "HTTP status 301"
 

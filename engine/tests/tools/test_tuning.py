@@ -29,7 +29,7 @@ def test_suggests_the_rate_with_the_steepest_descent():
 
 
 def test_noisy_losses_of_the_first_batches_have_no_influence():
-    """At first, the running mean includes few batches, so that it may fall by chance."""
+    """At first, the running mean covers only a few batches, so it may fall by chance."""
     losses = [valley(rate) for rate in RATES]
     losses[0] += 0.25
     losses[2] -= 0.1

@@ -53,7 +53,7 @@ def clip_norm(gradients: list[Tensor], largest: float) -> None:
 
 
 def gather_full_tensors(value: Any, keep: bool) -> Any:
-    """Return nested data with all tensors unsharded on the CPU. If `keep` is false, tensors are replaced with None."""
+    """Return a copy of nested data with full tensors on the CPU, or with None instead of tensors without `keep`."""
 
     def gather(tensor: Tensor) -> Tensor | None:
         full = tensor.full_tensor() if _is_sharded(tensor) else tensor  # collective operation

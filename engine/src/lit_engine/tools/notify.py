@@ -40,7 +40,7 @@ def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """Reports redirects as errors. By default, urllib would follow them with a GET request without the message."""
+    """Reports redirects as errors. By default, urllib follows them with a GET request, which drops the message."""
 
     def redirect_request(self, *args: Any) -> None:
         return None

@@ -138,7 +138,7 @@ def _x_labels(across: "Axis", categories: Sequence[str]) -> list[tuple[float, st
     room = (WIDTH - LEFT - RIGHT) // len(categories) // 7  # characters per category
     longest, every = max(room, 4), math.ceil(3 / max(room, 1))
     names = [name if len(name) <= longest else f"{name[: longest - 1]}…" for name in categories]
-    if len(set(names)) < len(set(categories)):  # the categories start alike
+    if len(set(names)) < len(set(categories)):  # the names share a prefix
         names = [name if len(name) <= longest else f"…{name[1 - longest :]}" for name in categories]
     return [(float(place), name) for place, name in enumerate(names)][::every]
 

@@ -182,7 +182,7 @@ def _best(rows: list[dict[str, str]], monitor: Any, maximize: bool, known: float
     if watched:
         best = known if known is not None else (max if maximize else min)(float(row[monitor]) for row in watched)
         best_row = min(watched, key=lambda row: abs(float(row[monitor]) - best))
-        if not math.isclose(float(best_row[monitor]), best, rel_tol=1e-4):  # the row of the best validation is missing
+        if not math.isclose(float(best_row[monitor]), best, rel_tol=1e-4):  # the best epoch has no row
             return {monitor: best}
     else:
         best_row = validated[-1] if validated else {}
