@@ -76,7 +76,7 @@ def reduce_lock(lock: str, pyproject: str, wheel: str, content: bytes) -> str:
     while found := {name for name, above in parents.items() if name not in kept and not kept.isdisjoint(above)}:
         kept |= found
     needed = [block for block in blocks if _normalize(block) in kept]
-    # The format is that of `make lock`. Otherwise, updates would cause conflicts after the project has run it.
+    # Same format as written by `make lock`, which prevents merge conflicts in later updates.
     pinned = f"vendor/{wheel} \\\n    --hash=sha256:{hashlib.sha256(content).hexdigest()}\n    # via\n" + "".join(
         f"    #   {project['name']} (pyproject.toml{group})\n" for group in ("", ":dev")
     )

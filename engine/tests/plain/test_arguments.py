@@ -1,4 +1,4 @@
-"""Tests arguments, callbacks and schedules of LightningModules that resemble, but differ from, those of tasks."""
+"""Tests plain LightningModules whose arguments, callbacks and schedules look like those of tasks."""
 
 import json
 from pathlib import Path

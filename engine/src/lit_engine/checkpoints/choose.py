@@ -101,7 +101,7 @@ def _resumable_checkpoints(run: RunDir) -> list[Path]:
 def _best(run: RunDir) -> Path:
     """Return the best checkpoint of a run, or the newest checkpoint if no best checkpoint exists.
 
-    If there are several best checkpoints, use the one in the saved state of the first checkpoint callback.
+    If there are several best checkpoints, the saved state of the first checkpoint callback specifies which one is used.
     """
     candidates = sorted(run.checkpoints.glob("best*.ckpt"))
     if len(candidates) == 1 and re.fullmatch(r"best-epoch\d+\.ckpt", candidates[0].name):

@@ -75,7 +75,7 @@ class ExtraState:
         trainer.callback_metrics.update(self._loaded.get("metrics", {}))
         for name, gradient in self._loaded.get("gradients", {}).items():
             weight = module.get_parameter(name)
-            weight.grad = as_sharded(gradient.to(weight.device), weight)
+            weight.grad = as_sharded(gradient.to(weight.device), like=weight)
         if getattr(trainer.train_dataloader, "recut", False):
             _lightning.set_batch_counters(trainer)
         if _lightning.is_between_epochs(trainer):
