@@ -3,12 +3,15 @@
 import csv
 import json
 import shlex
+import signal
 
 import pytest
 import yaml
 
 from helpers import TINY, differences, same_weights
+from killing import at_call
 from lit_engine.checkpoints.io import read
+from toy.tasks import ImageClassifier
 
 
 def test_resuming_at_an_epoch_end_matches_an_uninterrupted_run(lit):
@@ -41,6 +44,18 @@ def test_resuming_a_finished_run_reports_nothing_to_do_and_changes_nothing(lit, 
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
     next((trained / "checkpoints").glob("best*")).unlink()
     assert "best checkpoint" not in lit(f"fit --run {trained}").out
+
+
+def test_ending_a_stopped_run_without_training_records_no_duration(lit, monkeypatch):
+    at_call(monkeypatch, ImageClassifier, "training_step", 30, signal.SIGTERM)
+    options = "--data.batch_size=100 --model.schedulers=null --test_after_fit=false"
+    stopped = lit(f"fit -c configs/quickstart.yaml {options} --epochs 4")
+    assert stopped.status == 128 + signal.SIGTERM
+    ended = lit(f"fit {stopped.run} --epochs 2")
+    assert ended.status == 0, ended.err
+    recorded = json.loads((stopped.run / "metrics.json").read_text())["fit"]
+    assert recorded["steps"] == 30
+    assert "seconds" not in recorded
 
 
 def test_continuing_a_tested_run_drops_its_test_results_and_tests_it_again_on_request(lit):

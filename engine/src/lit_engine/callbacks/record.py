@@ -206,7 +206,8 @@ class RunRecord(Callback):
         values: dict[str, Any] = {
             "epochs": trainer.current_epoch,
             "steps": trainer.global_step,
-            "seconds": round(perf_counter() - self._start, 2),
+            # Without training, provenance.json has the duration of the process that trained the last epoch.
+            **({"seconds": round(perf_counter() - self._start, 2)} if self.started else {}),
             "parameters": sum(parameter.numel() for parameter in pl_module.parameters()),
             **self._training_metrics(trainer),
             # leave out metrics of an earlier epoch if the last epoch was not validated
