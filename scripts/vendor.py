@@ -75,13 +75,20 @@ def reduce_lock(lock: str, pyproject: str, wheel: str, content: bytes) -> str:
     parents = {_normalize(block): set(re.findall(r"(?m)^    # (?:via +|  )([\w.-]+)", block)) for block in blocks}
     while found := {name for name, above in parents.items() if name not in kept and not kept.isdisjoint(above)}:
         kept |= found
-    needed = [block for block in blocks if _normalize(block) in kept]
+    needed = [_with_dependents(block, kept | {project["name"]}) for block in blocks if _normalize(block) in kept]
     # Same format as written by `make lock`, which prevents merge conflicts in later updates.
     pinned = f"vendor/{wheel} \\\n    --hash=sha256:{hashlib.sha256(content).hexdigest()}\n    # via\n" + "".join(
         f"    #   {project['name']} (pyproject.toml{group})\n" for group in ("", ":dev")
     )
     needed.insert(sum(_normalize(block) < "lit-engine" for block in needed), pinned)
     return head + "".join(needed)
+
+
+def _with_dependents(block: str, kept: set[str]) -> str:
+    """Return a package's block, whose comment lists only dependents that are kept, as `make lock` writes it."""
+    dependents = [name for name in re.findall(r"(?m)^    # (?:via +|  )(\S.*)", block) if _normalize(name) in kept]
+    comment = f"    # via {dependents[0]}" if len(dependents) == 1 else "\n    #   ".join(["    # via", *dependents])
+    return f"{block.partition('    # via')[0]}{comment}\n"
 
 
 def _normalize(requirement: str) -> str:

@@ -273,6 +273,11 @@ def test_lock_contains_only_the_required_packages_and_the_wheel(made):
         assert re.findall(r"^([\w.-]+)==", before, re.MULTILINE)[-1] < "lit-engine"
         assert re.findall(r"^([\w.-]+)==", after, re.MULTILINE)[0] > "lit-engine"
     names = {keep: set(re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)) for keep, lock in locks.items()}
+    for keep, lock in locks.items():
+        dependents = set(re.findall(r"^    # (?:via +|  )([\w.-]+)", lock, re.MULTILINE))
+        assert (
+            dependents - {"kite-lab", "lit-engine"} <= names[keep]
+        )  # otherwise, `make lock` would change the comments
     template = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
     assert names[ALL] < template
     assert {"torch", "lightning", "wandb", "optuna", "pytest", "ruff", "hatchling"} <= names["classification"]
