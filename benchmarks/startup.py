@@ -8,7 +8,8 @@ seconds vary less than wall-clock seconds on a shared machine. Targets:
 - `fit --help`, and `fit` (784-512-512-10, Fashion-MNIST) until its first step is complete: at most 1.2 times the import
   of LightningCLI, which every Lightning command line needs (and which imports torchvision if it is installed).
 - `--help`, an unknown command, and `runs` and `compare` with 200 runs, which need no torch: at most 1 s.
-- `predict`, `test` and `export` of a run of the quickstart: at most 2.0 times the CPU time of `import torch`.
+- `predict`, `test`, `export` and `serve` (until it prints its address, when the page is ready) of a run of the
+  quickstart: at most 2.0 times the CPU time of `import torch`.
 - Peak memory of a fit with two epochs: at most 200 MB more than the hand-written loop `plain.py`.
 """
 
@@ -41,6 +42,14 @@ start = time.perf_counter()
 done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
 print(json.dumps([done.returncode, time.perf_counter() - start, used.ru_utime + used.ru_stime, used.ru_maxrss]))
+"""
+SERVE = """
+import signal, subprocess, sys
+with subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE) as server:
+    server.stdout.readline()
+    server.send_signal(signal.SIGINT)
+    server.communicate()
+sys.exit(server.returncode)
 """
 
 
@@ -99,6 +108,7 @@ def main() -> None:
             "lit-project predict": ([*PROGRAM, "predict", run], 0),
             "lit-project test": ([*PROGRAM, "test", run], 0),
             "lit-project export": ([*PROGRAM, "export", run], 0),
+            "lit-project serve": ([sys.executable, "-c", SERVE, *PROGRAM, "serve", run, "--port=0"], 0),
             "lit-project --help": ([*PROGRAM, "--help"], 0),
             "lit-project fitt": ([*PROGRAM, "fitt"], 2),
             f"lit-project runs, of {RUNS}": ([*PROGRAM, "runs", runs], 0),
