@@ -29,14 +29,17 @@ def main() -> None:
     """Run the command. The exit status is 1 after an error that the user can fix."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="name of the task and its files (lower-case letters, digits, underscores)")
-    kinds = sorted(path.name for path in TEMPLATES.iterdir())
+    kinds = sorted(path.parent.name for path in TEMPLATES.glob("*/data.txt"))
     parser.add_argument("--kind", required=True, choices=kinds, help="kind of the task")
     options = parser.parse_args()
     package = next((ROOT / "src").glob("*/__main__.py")).parent.name
     check_name(options.name, package)
     written = []
-    for template in (TEMPLATES / options.kind).iterdir():
-        path = Path(fill_placeholders(PLACES[template.name], options.name, package))
+    for name, place in PLACES.items():
+        template = TEMPLATES / options.kind / name
+        if not template.exists():
+            continue
+        path = Path(fill_placeholders(place, options.name, package))
         text = fill_placeholders(template.read_text(encoding="utf-8"), options.name, package)
         (ROOT / path).write_text(text, encoding="utf-8", newline="\n")
         print(f"wrote {path}")

@@ -102,9 +102,9 @@ def test_functions_report_the_state_of_a_running_fit(fit, name):
 @pytest.mark.parametrize("last", [False, True])
 def test_will_validate_ignores_a_requested_stop(fit, last):
     def asked(trainer):
-        _lightning.set_should_stop(trainer, True)
+        trainer.should_stop = True
         found = _lightning.will_validate(trainer), trainer.should_stop
-        _lightning.set_should_stop(trainer, False)
+        trainer.should_stop = False
         return found
 
     assert fit({"": asked}, val_check_interval=2 if last else 4)[0][""] == (last, True)
@@ -126,10 +126,6 @@ def test_is_in_hook_is_false_while_fetching_a_batch_and_in_training_step(trainer
     found: list[bool] = []
     trainer(max_epochs=1, limit_val_batches=0).fit(Asking())
     assert found == 8 * [False]
-
-
-def test_set_should_stop(fit):
-    assert fit({"": lambda trainer: _lightning.set_should_stop(trainer, True)})[1].global_step == 6
 
 
 def test_loop_state_and_set_loop_counters(fit):

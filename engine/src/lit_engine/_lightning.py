@@ -77,11 +77,6 @@ def set_root_dir(trainer: Trainer, path: str) -> None:
     trainer._default_root_dir = path  # type: ignore[attr-defined]
 
 
-def set_should_stop(trainer: Trainer, should_stop: bool) -> None:
-    """Ask the loops to stop after this batch, or cancel that request."""
-    trainer.should_stop = should_stop
-
-
 def skip_sanity_check(trainer: Trainer) -> None:
     """Skip the sanity check, for example in a resumed run whose original run already passed it."""
     trainer.num_sanity_val_steps = 0
@@ -376,10 +371,10 @@ def set_batch_counters(trainer: Trainer) -> None:
     """Set this epoch's batch counters to the loader's position, after resuming with a different batch size."""
     batches: Any = trainer.fit_loop.epoch_loop.batch_progress
     done = trainer.num_training_batches if batches.is_last_batch else trainer.train_dataloader.position  # type: ignore[union-attr]
-    further = done - batches.current.ready
-    for counts in (batches.total, batches.current):
-        for name, count in vars(counts).items():
-            setattr(counts, name, count + further)
+    epochs = trainer.current_epoch - (batches.is_last_batch and is_between_epochs(trainer))
+    before = epochs * trainer.num_training_batches
+    for counts, number in ((batches.total, before + done), (batches.current, done)):
+        vars(counts).update(dict.fromkeys(vars(counts), number))
 
 
 def rewind_step(trainer: Trainer, batches: int) -> None:

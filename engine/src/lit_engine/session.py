@@ -19,7 +19,6 @@ from jsonargparse import Namespace
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
-    LambdaCallback,
     LearningRateFinder,
     ModelCheckpoint,
     ProgressBar,
@@ -34,8 +33,8 @@ from lit_engine.callbacks.progress import ProgressLines, TerminalProgress
 from lit_engine.callbacks.record import RunRecord, best_checkpoint, format_metrics, get_headline_metric
 from lit_engine.checkpoints.callback import Checkpoint, LossCheckpoint, fast_dev_run
 from lit_engine.checkpoints.choose import choose_checkpoint, find_newest_checkpoint, weights_of
-from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read
-from lit_engine.checkpoints.warm_start import changed_evaluation, check_fits, check_kept, warm_start
+from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read, share_loaded
+from lit_engine.checkpoints.warm_start import WarmStart, changed_evaluation, check_fits, check_kept, warm_start
 from lit_engine.cli.explain import short_message
 from lit_engine.cli.invocation import prepare
 from lit_engine.cli.parser import NEW_SAMPLES, LitCLI
@@ -212,7 +211,7 @@ class Session:
 
             if adds_weights_later(model, trainer.callbacks):  # type: ignore[attr-defined]
                 # first, because other callbacks may copy the weights in this hook
-                trainer.callbacks.insert(0, LambdaCallback(on_fit_start=load))  # type: ignore[attr-defined]
+                trainer.callbacks.insert(0, WarmStart(on_fit_start=load))  # type: ignore[attr-defined]
             else:
                 load()
 
@@ -461,7 +460,7 @@ class Session:
         callbacks = [self.record, self.saver, *_add_checkpoint(config)]
         own_bar = any(isinstance(one, ProgressBar) for one in callbacks)
         if config.enable_progress_bar is not False and not own_bar:
-            callbacks.append(TerminalProgress(self.signals) if sys.stdout.isatty() else ProgressLines())
+            callbacks.append(TerminalProgress(self.signals) if sys.stdout.isatty() and is_first() else ProgressLines())
         if self.command == "predict":
             self.table = PredictionTable(self.run.path / "predictions" / "test.csv")
             callbacks.append(self.table)
@@ -469,7 +468,10 @@ class Session:
         if metrics is not None:
             self.loggers.append(metrics)  # a module's `self.logger` is the first configured logger
         plugins = _as_list(config.plugins)
-        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+        configured = [plugin for plugin in plugins if isinstance(plugin, CheckpointIO)]
+        for plugin in configured:
+            share_loaded(plugin, self.checkpoint_io.loaded)
+        if not configured:
             plugins.append(self.checkpoint_io)
         return {
             "callbacks": callbacks,

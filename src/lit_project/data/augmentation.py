@@ -189,7 +189,7 @@ class RandomAffine(nn.Module):
 def _sample_grid(images: Tensor, grid_BHW2: Tensor, beyond: str) -> Tensor:
     """Run bilinear `F.grid_sample` and preserve the dtype. `beyond` is the padding mode outside the images."""
     found = F.grid_sample(images.float(), grid_BHW2, mode="bilinear", padding_mode=beyond, align_corners=False)
-    return found if images.is_floating_point() else found.round().to(images.dtype)
+    return (found if images.is_floating_point() else found.round()).to(images.dtype)
 
 
 class ImageNetTrain(nn.Sequential):

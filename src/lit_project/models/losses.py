@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """Convert half precision to float32 for sums of exponentials, as torch's own losses do. Accepts any shape."""
+    """Convert half precision to float32 before a sum, as torch's own losses do. Accepts any shape."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
@@ -116,9 +116,9 @@ class WeightPenalty:
         weights = [p for p in module.parameters() if p.requires_grad and p.ndim > 1]
         total = torch.zeros((), device=next((p.device for p in module.parameters()), None), dtype=torch.float32)
         if self.l1:
-            total = total + self.l1 * sum(w.abs().sum() for w in weights)
+            total = total + self.l1 * sum(at_least_float32(w).abs().sum() for w in weights)
         if self.l2:
-            total = total + self.l2 * sum(w.square().sum() for w in weights)
+            total = total + self.l2 * sum(at_least_float32(w).square().sum() for w in weights)
         return total
 
 
@@ -140,8 +140,10 @@ def build_loss(
     for name, value in (("label_smoothing", label_smoothing), ("class_weights", class_weights)):
         if loss is not None and value:
             raise ValueError(f"{name} applies only to the default loss: remove either {name} or the loss")
-    weight, classes = getattr(loss, "weight", getattr(loss, "weights", None)), len(class_names)
-    if isinstance(weight, Tensor) and len(weight) != classes:
+    weights_classes = nn.CrossEntropyLoss | nn.NLLLoss | nn.MultiMarginLoss | WeightedCrossEntropy | FocalLoss
+    weight = getattr(loss, "weight", getattr(loss, "weights", None)) if isinstance(loss, weights_classes) else None
+    classes = len(class_names)
+    if weight is not None and len(weight) != classes:
         raise ValueError(f"the loss has {len(weight)} weights for {classes} classes: set one weight per class")
     if class_weights:
         return WeightedCrossEntropy(weights_by_class(class_weights, class_names), label_smoothing)
@@ -164,8 +166,8 @@ def weights_by_class(given: Mapping[str, float], class_names: Sequence[str]) -> 
 
 
 def remove_smoothing(loss: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a copy of the loss without label smoothing, for evaluation."""
-    loss = copy(loss)
+    """Return the function of a loss without label smoothing, for evaluation."""
     if hasattr(loss, "label_smoothing"):
+        loss = copy(loss)
         loss.label_smoothing = 0.0  # type: ignore[assignment]
     return loss.forward  # If the module were returned, checkpoints would contain it a second time.

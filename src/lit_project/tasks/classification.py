@@ -44,7 +44,7 @@ class Classifier(Task):
             classes, use `data.sampling: balanced` instead.
         top_k: log the fraction of samples whose target is among the k most likely classes. 1 disables this metric.
             Default: 3 if there are more than 3 classes, otherwise 1.
-        **kwargs: the arguments `schedulers`, `parameter_groups`, `channels_last`, `compile` and `metrics` of `Task`.
+        **kwargs: the other arguments of `Task`, such as `schedulers` and `parameter_groups`.
 
     Raises:
         ValueError: there are fewer than two classes, an option does not apply to the loss, or a value is invalid.

@@ -44,7 +44,7 @@ class Regressor(Task):
         target_mean: mean of each target; set from the data.
         target_std: standard deviation of each target; set from the data.
         loss: maps outputs and targets, both `(B, T)`, to their mean loss. Default: squared error.
-        **kwargs: the arguments `schedulers`, `parameter_groups`, `compile` and `metrics` of `Task`.
+        **kwargs: the other arguments of `Task`, such as `schedulers` and `parameter_groups`.
 
     Attributes:
         r2: R² by target name in the last evaluation, excluding constant targets.
@@ -153,7 +153,7 @@ class Regressor(Task):
         r2 = 1 - squared / std**2 / (second - first**2)
         varies = second - first**2 > 1e-12 * second  # Due to rounding, equal numbers may have a tiny variance.
         self.r2 = {name: float(value) for name, value, real in zip(self.target_names, r2, varies, strict=True) if real}
-        values = {"loss": means["loss"]}
+        values = {name: mean for name, mean in means.items() if name.partition("/")[0] not in SUMS}
         for name, each, scale in (("mse", squared, std**2), ("mae", absolute, std)):
             if len(each) == 1:
                 values[name] = each.item()

@@ -38,6 +38,8 @@ def predicted_against_true(
     for number, (name, (true, predicted)) in enumerate(panels.items()):
         step = -(-len(true) // MOST_POINTS) or 1
         true, predicted = true[::step], predicted[::step]
+        finite = true.isfinite() & predicted.isfinite()
+        true, predicted = true[finite], predicted[finite]
         x, y = (predicted, true - predicted) if residuals else (true, predicted)
         axes = figure.add_subplot(rows, columns, number + 1)
         axes.scatter(x.numpy(), y.numpy(), s=14, alpha=0.5, linewidths=0)
@@ -61,7 +63,8 @@ def predicted_against_true(
 class PredictedAgainstTrue(DrawsEvaluation):
     """Callback that writes `figures/SPLIT_predicted.png` and `SPLIT_residuals.png` after `validate` and `test`.
 
-    Evaluation steps must return `predictions` and `targets` `(B, T)`. TensorBoard and W&B loggers receive the figures.
+    Evaluation steps must return `predictions` and `targets` `(B, T)`, as in `Regressor`. TensorBoard and W&B loggers
+    receive the figures.
     """
 
     def __init__(self) -> None:

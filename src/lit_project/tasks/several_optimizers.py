@@ -94,8 +94,6 @@ class SeveralOptimizers(Task):
                 raise UserError(f"parts: {part.name} cannot use LBFGS, which evaluates the loss several times per step")
             # `--find` and `--plan` remove all schedules from the task.
             schedules = build_schedulers(part.schedulers if self.schedules else [], optimizer, self.length)
-            if any("monitor" in config and config["interval"] == "step" for config in schedules):
-                raise UserError(f"parts: a schedule of {part.name} monitors a metric: set its interval to epoch")
             optimizers.append(optimizer)
             configs += [{**config, "name": f"{part.name}/{config['name']}"} for config in schedules]
         return optimizers, configs

@@ -148,7 +148,7 @@ class SWA(Average):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         average = get_averaged_model(self)
-        ends = trainer.is_last_batch or trainer.global_step == trainer.max_steps
+        ends = trainer.is_last_batch or 0 < trainer.max_steps <= trainer.global_step
         if trainer.current_epoch <= self.first_epoch:
             average.n_averaged.zero_()  # if the count is 0, the update copies the current weights
         elif not ends:
@@ -176,7 +176,8 @@ def measure_batch_norm(average: torch.nn.Module, live: LightningModule, trainer:
         norm.train()
     data = trainer.datamodule  # type: ignore[attr-defined]
     loader = data.loader("train")
-    loader.sampler.set_epoch(trainer.current_epoch)
+    if hasattr(loader.sampler, "set_epoch"):
+        loader.sampler.set_epoch(trainer.current_epoch)
     for batch in islice(loader, int(trainer.num_training_batches)):
         batch = data.transfer_batch_to_device(batch, trainer.strategy.root_device, 0)
         with trainer.precision_plugin.forward_context():

@@ -288,8 +288,9 @@ class Figures(DrawsEvaluation):
             images = inputs[0] if inputs else None
             if self._first is None and isinstance(images, Tensor) and images.ndim == 4:
                 known = isinstance(batch, tuple | list) and images is batch[0] and hasattr(task, "class_names")
-                targets = batch[1][:FIRST].cpu() if known and not batch[1].is_floating_point() else None
-                self._first = images[:FIRST].detach().float().cpu(), targets
+                targets: Any = batch[1] if known and len(batch) > 1 else None
+                has_classes = isinstance(targets, Tensor) and not targets.is_floating_point()
+                self._first = images[:FIRST].detach().float().cpu(), targets[:FIRST].cpu() if has_classes else None
 
         self._hook = pl_module.register_forward_pre_hook(look)
 
@@ -333,7 +334,7 @@ class Figures(DrawsEvaluation):
         confidence, predicted = logits.softmax(dim=1).max(dim=1)
         wrong = (predicted != targets).nonzero().flatten()
         top = wrong[confidence[wrong].argsort(descending=True)[: self.wrong_images]]
-        indices = batch[2] if len(batch) > 2 else torch.arange(len(targets))
+        indices = getattr(batch, "indices", torch.arange(len(targets)))
         self._wrong += [
             (confidence[i].item(), int(indices[i]), int(targets[i]), int(predicted[i]), batch[0][i].float().cpu())
             for i in top.tolist()

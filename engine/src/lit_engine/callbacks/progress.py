@@ -1,6 +1,6 @@
 """Progress display with one line per epoch and, in a terminal, a live bar below the lines.
 
-The lines show exact epoch means over all processes. The bar shows exact epoch means, but only for the first process.
+The lines show exact epoch means over all processes. Only the first process shows a bar, with its own means so far.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class TerminalProgress(ProgressLines):
             self._first = now, _progress(trainer, batch_idx)
         if not self._epoch[0]:
             running = totals_of(pl_module)
-            self._epoch = now, int(running.count) if running else 0
+            self._epoch = now, int(running.count) if running else batch_idx
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -203,7 +203,8 @@ class TerminalProgress(ProgressLines):
     def _speed(self, trainer: Trainer, pl_module: LightningModule, batches: int, now: float) -> str:
         start, before = self._epoch
         running = totals_of(pl_module)
-        count, unit = (int(running.count) - before, getattr(pl_module, "unit", "")) if running else (batches, "batches")
+        count, unit = (int(running.count), getattr(pl_module, "unit", "")) if running else (batches, "batches")
+        count -= before
         return f"{count * replicas(trainer).size / max(now - start, 1e-9):,.0f} {unit}/s"
 
     def _show(self, label: str, done: int, total: float, facts: list[str], metrics: str) -> None:

@@ -23,7 +23,6 @@ from lit_engine._lightning import (
     scales_loss,
     set_ended,
     set_root_dir,
-    set_should_stop,
 )
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.data.fingerprint import fingerprints
@@ -104,11 +103,11 @@ class RunRecord(Callback):
             _check_watched(trainer, pl_module)
         self._start = perf_counter()
         if self._stopped and self.is_unchanged:
-            set_should_stop(trainer, True)
+            trainer.should_stop = True
         for one in trainer.early_stopping_callbacks:
             exhausted = one.stopping_reason == EarlyStoppingReason.PATIENCE_EXHAUSTED
             if (one.stopped_epoch > 0 and not exhausted) or one.wait_count >= max(1, one.patience):
-                set_should_stop(trainer, True)
+                trainer.should_stop = True
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin(trainer)
@@ -219,6 +218,7 @@ class RunRecord(Callback):
             values["best_checkpoint"] = str(path.relative_to(folder) if path.is_relative_to(folder) else path)
             if best.best_model_score.isfinite():  # the metric may have been NaN in every epoch
                 values[f"best {best.monitor}"] = best.best_model_score.item()
+                values["mode"] = best.mode
         self.run.drop_evaluations()  # another process may have tested the run while it was being trained
         self.run.record("fit", values)
 
@@ -353,7 +353,7 @@ def format_metrics(metrics: Mapping[str, Tensor], module: Any) -> str:
 
 def _check_losses(trainer: Trainer, metrics: Mapping[str, Any]) -> None:
     for name, value in metrics.items():
-        if strip_stage(name) == "loss" and not math.isfinite(value):
+        if strip_stage(name.partition("/dataloader_idx")[0]) == "loss" and not math.isfinite(value):
             raise NonFiniteError(
                 f"epoch {trainer.current_epoch}: {name} is {float(value)}. "
                 "Start a new run with a lower learning rate, a warm-up or trainer.gradient_clip_val. "

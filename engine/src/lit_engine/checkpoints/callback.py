@@ -120,6 +120,7 @@ class LossCheckpoint(Checkpoint):
 
     def __init__(self) -> None:
         super().__init__()
+        self._noted = False  # whether a message has said that no best checkpoint is kept
         save_after_validation(self)
 
     @property
@@ -134,7 +135,8 @@ class LossCheckpoint(Checkpoint):
                 name for name in logged_values(trainer) if strip_stage(name.partition("/dataloader_idx")[0]) == "loss"
             )
             self._follow(next(losses, None))
-            if self.monitor is None and trainer.current_epoch == 0 and trainer.state.fn == "fit":
+            if self.monitor is None and trainer.current_epoch == 0 and trainer.state.fn == "fit" and not self._noted:
+                self._noted = True
                 print_once(
                     "no best checkpoint is kept, because no validation loss is logged: "
                     "add the Checkpoint callback with a monitor and a mode"

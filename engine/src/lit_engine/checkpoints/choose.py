@@ -91,7 +91,7 @@ def weights_of(source: str | Path) -> Path:
 
 
 def _resumable_checkpoints(run: RunDir) -> list[Path]:
-    """Return the checkpoints from which a run could resume, even if they are damaged.
+    """Return the checkpoints of training states, even if they are damaged.
 
     The checkpoint of `NaNGuard` is omitted, because its counters include the batches of the failed step.
     """
@@ -107,11 +107,12 @@ def _best(run: RunDir) -> Path:
     if len(candidates) == 1 and re.fullmatch(r"best-epoch\d+\.ckpt", candidates[0].name):
         return candidates[0]
     newest = find_newest_checkpoint(run)
-    states = read(newest).get("callbacks", {}).values()
+    content = read(newest)
+    states = content.get("callbacks", {}).values()
     recorded = [_recorded_best(run, state) for state in states if state.get("best_model_score") is not None]
     named = [path for path in recorded if path.is_file()]
     best = (named or sort_by_age(candidates) or [newest])[0]
-    if best == newest and read(best).get("global_step") == 0:
+    if best == newest and content.get("global_step") == 0:
         raise RunError(
             f"{run.path} has no trained weights, because training ended in the first epoch; "
             "use `--ckpt_path last` for the initial weights"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch.serialization import get_unsafe_globals_in_checkpoint
@@ -115,6 +116,16 @@ class SafeCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """Load a checkpoint to the CPU with `read`, which never executes code, regardless of `weights_only`."""
         return self.loaded.pop(Path(path), None) or read(path)
+
+
+def share_loaded(plugin: CheckpointIO, loaded: dict[Path, dict[str, Any]]) -> None:
+    """Let another plugin also return the contents in `loaded`. `--fork` edits them before the trainer loads them."""
+    load = plugin.load_checkpoint
+
+    def load_checkpoint(path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return loaded.pop(Path(path), None) or load(path, *args, **kwargs)
+
+    plugin.load_checkpoint = load_checkpoint  # type: ignore[method-assign]
 
 
 def _reason(error: BaseException) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from lightning.pytorch.callbacks import LambdaCallback
 from torch import Tensor, nn
 
 from lit_engine.checkpoints.io import read
@@ -22,6 +23,10 @@ OTHER_OPTIONS = (
     "root", "batch_size", "global_batch_size", "eval_batch_size", "drop_last", "sampling", "corrections",
     "train_transforms", "num_workers", "pin_memory", "on_device",
 )  # fmt: skip
+
+
+class WarmStart(LambdaCallback):
+    """A callback that loads the weights of another run into a module whose hooks create layers."""
 
 
 def state_of(content: dict[str, Any], checkpoint: Path) -> dict[str, Tensor]:

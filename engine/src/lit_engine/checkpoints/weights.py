@@ -80,10 +80,8 @@ def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | No
         CheckpointError: if a prefix matches no name, or two weights get the same name.
     """
     found: dict[str, Tensor] = {}
-    used = set()
     for name, value in state.items():
         old = max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default=None)
-        used.add(old)
         beginning = "" if old is None else prefixes[old]
         if beginning is None:
             continue
@@ -92,7 +90,7 @@ def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | No
             raise CheckpointError(f"the prefixes {dict(prefixes)} map two weights to the same name {new!r}")
         found[new] = value
     for prefix in prefixes:
-        if prefix not in used:
+        if not any(name.startswith(prefix) for name in state):
             beginnings = sorted({name.partition(".")[0] for name in state})
             raise CheckpointError(f"no weight name starts with {prefix!r}; names start with {', '.join(beginnings)}")
     return found

@@ -186,7 +186,7 @@ def drop_weights(model: Any) -> None:
     A network's class lists these arguments and their new values, as in `checkpoint_arguments = {"pretrained": False}`.
     """
     net = model.get("net")
-    if net is None or isinstance(net, str):
+    if not isinstance(net, Namespace | dict) or "class_path" not in net:
         return
     given = net.get("init_args") or {}
     for name, value in getattr(resolve_name(net["class_path"]), "checkpoint_arguments", {}).items():
@@ -230,8 +230,7 @@ def _iterate_named(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 def _import_object(path: str) -> Any:
     parts = path.split(".")
-    ends = (end for end in range(len(parts) - 1, 0, -1) if ".".join(parts[:end]) in sys.modules)
-    end = next(ends)
+    end = next(end for end in range(len(parts) - 1, 0, -1) if ".".join(parts[:end]) in sys.modules)
     return attrgetter(".".join(parts[end:]))(sys.modules[".".join(parts[:end])])
 
 

@@ -1,5 +1,6 @@
 """Rewrites a command line before it is parsed: expands class names, and inserts the config of the given run."""
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -45,14 +46,18 @@ def prepare(args: Sequence[str]) -> Invocation:
     """
     given = list(pairs(args))
     first = dict(reversed(given))  # the first value of each option
-    run_path, first_config = first.get("--run"), first.get(CONFIG)
+    run_path, first_config, fork = first.get("--run"), first.get(CONFIG), first.get("--fork")
+    runs = first.get("--runs_dir") or "runs"
     # Resume the latest run of the given config. The run's own config replaces the given config.
     if run_path == "latest":
-        runs = first.get("--runs_dir") or "runs"
-        run_path = str(RunDir.latest(runs, first_config and name_of(first_config)).path)
-        given = [(o, run_path if o == "--run" else v) for o, v in given if (o, v) != (CONFIG, first_config)]
+        config = first_config if first_config and is_complete(first_config) else None  # not an overlay
+        run_path = str(RunDir.latest(runs, config and name_of(config)).path)
+        given = [(o, run_path if o == "--run" else v) for o, v in given if config is None or (o, v) != (CONFIG, config)]
     run = RunDir.open(run_path) if run_path else None
-    source = run or (RunDir.to_fork(fork)[0] if (fork := first.get("--fork")) else None)
+    if fork and fork.partition("@")[0] == "latest":
+        fork = f"{RunDir.latest(runs).path}{fork.removeprefix('latest')}"
+        given = [(o, fork if o == "--fork" else v) for o, v in given]
+    source = run or (RunDir.to_fork(fork)[0] if fork else None)
     words: list[str] = []
     has_config = False
     for option, value in (pair for one in given for pair in _without_dots(*one)):
@@ -84,7 +89,9 @@ def prepare(args: Sequence[str]) -> Invocation:
             named = value[:1].isupper() or value in current().functions
             # Other data options are kept as strings, because a column name may look like a class name.
             of_data = option in ("--data", "--data.help") or option.rstrip("+").endswith("transforms")
-            is_class = named and (of_data or option.startswith(("--model", "--trainer")))
+            # A nested trainer option, such as the name of a logger, is a plain string.
+            of_trainer = re.fullmatch(r"--trainer\.(\w+\+?|.+\.class_path)", option) is not None
+            is_class = named and (of_data or of_trainer or option.startswith("--model"))
             words.append(f"{option}={resolve_class_name(value) if is_class else value}")
     if any(word.startswith("--print_config") for word in words):  # a config must not contain `run` or `fork`
         words += [f"--{name}=null" for name in ("run", "fork") if f"--{name}" in first]

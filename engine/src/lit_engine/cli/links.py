@@ -65,7 +65,7 @@ def _iterate_links(model: Any, links: Mapping[str, str]) -> Iterator[tuple[str, 
         owner: dict[str, Any] | None = model
         for key in path:
             owner = owner.get("init_args", {}).get(key) if owner else None
-        if owner and "class_path" in owner:
+        if isinstance(owner, Namespace | dict) and "class_path" in owner:
             argument = find_argument(resolve_name(owner["class_path"]), name)
             if argument is not None:
                 yield source, argument, owner

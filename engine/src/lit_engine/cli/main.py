@@ -63,7 +63,7 @@ SYNONYMS = {
     **dict.fromkeys(("infer", "inference", "pred"), "predict"),
     **dict.fromkeys(("list", "ls"), "runs"),
     **dict.fromkeys(("tune", "search", "hpo"), "sweep"),
-    **dict.fromkeys(("diff",), "compare"),
+    "diff": "compare",
     **dict.fromkeys(("configs", "recipes"), "examples"),
     "new": "python scripts/new_task.py NAME",
     "init": "python scripts/init_project.py NAME",

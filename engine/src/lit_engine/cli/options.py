@@ -25,7 +25,7 @@ _EVALUATION = ("validate", "test", "predict")
 OPTIONS = (
     Option("run", str | None, None, "A run directory or `latest`. `fit` resumes it, and other commands evaluate it."),
     Option("run_name", str | None, None, "Name of a new run. Default: the current time."),
-    Option("runs_dir", str, "runs", "Folder of new runs: RUNS_DIR/CONFIG/NAME."),
+    Option("runs_dir", str, "runs", "Folder of runs: RUNS_DIR/CONFIG/NAME."),
     Option("resume", bool, False, "Resume the run with this run_name if it exists.", ("fit",)),
     Option("fork", str | None, None, "Continue RUN, RUN@best or RUN@EPOCH as a new run with different options.",
            ("fit",)),

@@ -240,7 +240,8 @@ class LitCLI(LightningCLI):
         """
         callbacks = self.options.trainer.get("callbacks") or []
         every = [one.init_args for one in (callbacks if isinstance(callbacks, list) else [callbacks])
-                 if isinstance(one, Namespace) and one.class_path.endswith("EarlyStopping")]  # fmt: skip
+                 if isinstance(one, Namespace) and one.class_path.endswith("EarlyStopping")
+                 and {"monitor", "mode"} <= vars(one.get("init_args", Namespace())).keys()]  # fmt: skip
         lowest = [arguments.monitor for arguments in every if arguments.mode == "min"]
         modes = [key for options in self.given_options for key in options if STOPPING_MODE.fullmatch(key)]
         if lowest and len(modes) < len(every):

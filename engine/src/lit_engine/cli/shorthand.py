@@ -119,8 +119,9 @@ def _learning_rate_option(words: Sequence[str], configs: dict[str, Path]) -> str
         if option == "--model" and value and "." in value:
             return next((f"model.{name}" for name in _rates_among(_parameters_of(value))), SHORT["lr"])
         file = _config_file(value if option == CONFIG and value else option, configs)
-        if option in ("--fork", "--run") and value and value != "latest":
-            file = str(RunDir.to_fork(value)[0].config_file)
+        run = value if option in ("--fork", "--run") else option if value is None and Path(option).is_dir() else None
+        if run:
+            file = str(RunDir.to_fork(run)[0].config_file)
         if file is None:
             continue
         try:

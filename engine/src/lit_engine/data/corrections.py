@@ -65,7 +65,9 @@ def apply_corrections(data: "SplitData", file: str) -> None:
     """
     old = data.splits["train"]
     if (labels := classes_of(old)) is None:
-        raise DataError("data.corrections: each training sample needs a single class, in memory or as `targets`")
+        raise DataError(
+            "data.corrections: each training sample needs exactly one class, in memory or in the dataset's `targets`"
+        )
     classes = list(getattr(data, "class_names", None) or map(str, range(int(labels.max()) + 1)))
     wanted = _read(file, classes)
     ids = sample_ids(data, "train")

@@ -63,9 +63,11 @@ def _parts(value: Any, files: list[str], seen: dict[int, Any]) -> Any:
         yield b"" if "/" in path and os.path.isdir(path) else f"{path}\n".encode(errors="replace")
     elif isinstance(value, PLAIN):
         yield f"{value!r}\n".encode()
-    elif isinstance(value, np.ndarray | torch.Tensor) and not getattr(value.dtype, "hasobject", False):
+    elif isinstance(value, np.ndarray | np.generic | torch.Tensor) and not getattr(value.dtype, "hasobject", False):
         yield f"{value.dtype} {tuple(value.shape)}\n".encode()
-        rows: Any = value[:: 1 + value.nbytes // MOST_BYTES] if value.ndim else value
+        rows: Any = value
+        if value.ndim:
+            rows = rows[:: 1 + value.nbytes // MOST_BYTES]
         if isinstance(rows, torch.Tensor):
             rows = rows.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         yield np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data

@@ -281,6 +281,7 @@ class Samples(Dataset):
                 return to_tensor(image, self.input_shape, self.crop)
             except ValueError as error:
                 raise DataError(f"an image of the dataset cannot be used: {error}") from None
+        image = torch.as_tensor(image)
         check_images(image[None], self.input_shape, "an image of the dataset")
         return image
 
@@ -359,7 +360,8 @@ class ImageData(SplitData):
 
     def check_labels(self, dataset: Any, split: str) -> None:
         """Raise DataError if a dataset's list of labels is empty or has a label that is out of range."""
-        if (labels := labels_of(dataset)) is not None:
+        labels = labels_of(dataset)
+        if labels is not None and labels.ndim < 3:  # the dataset may still crop or resize masks
             check_targets(labels, self.num_classes, self.input_shape, f"{type(self).__name__}: the {split} split")
 
     @property

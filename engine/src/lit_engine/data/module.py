@@ -74,8 +74,10 @@ class SplitData(LightningDataModule):
         batch_size: number of samples per process (and per micro-batch when accumulating gradients). If neither this nor
             `global_batch_size` is set, `default_batch_size` is used.
         eval_batch_size: number of samples per process in evaluations. The size affects memory and speed, not results.
-        drop_last: drop the last training batch if it is not full.
-        seed: seed for the order of the training samples. Default: the seed set by `seed_everything`.
+        drop_last: drop the last samples of an epoch if they do not fill a batch on every process, or a step of
+            `global_batch_size` samples.
+        seed: seed for the order and the augmentation of the training samples. Default: the seed set by
+            `seed_everything`.
         global_batch_size: number of samples per optimizer step, which replaces `batch_size`. The size must be divisible
             by processes × micro-batches. A step uses the same samples for any number of processes and micro-batches.
         folds: number of folds. One fold is the test split. Data modules must use `hold_out` to support folds.
@@ -144,7 +146,7 @@ class SplitData(LightningDataModule):
         self._resume: dict[str, Any] | None = None  # position at which training continues
 
     def load(self, split: Split) -> Any:
-        """Return a split as tensors with samples along the first axis, or as an object that maps indices to a batch."""
+        """Return a split as a tuple of tensors, one row per sample, or as an object that maps indices to a batch."""
         raise NotImplementedError
 
     def load_split(self, split: Split) -> Any:
@@ -216,11 +218,12 @@ class SplitData(LightningDataModule):
     def rank_settings(self) -> dict[str, int]:
         """Return the arguments of `EpochBatches` that depend on this process and the trainer."""
         here = replicas(self.trainer)
-        if self.global_batch_size and accumulation_schedule(self.trainer):
+        changing = self.trainer is not None and accumulation_schedule(self.trainer) is not None
+        if self.global_batch_size and changing:
             raise DataError("GradientAccumulationScheduler does not support global_batch_size: set batch_size instead")
         return {
             "seed": global_seed() if self.seed is None else self.seed,
-            "accumulate": accumulation_steps(self.trainer) if self.trainer else 1,
+            "accumulate": accumulation_steps(self.trainer) if self.trainer and not changing else 1,
             "num_replicas": here.size,
             "rank": here.rank,
         }
@@ -356,7 +359,9 @@ def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
     held = counts * val_size // max(1, size)
     parts = counts * val_size - held * size  # remainders of this division
     is_last = held + 1 == counts
-    held[(parts - size * is_last).argsort(descending=True, stable=True)[: val_size - int(held.sum())]] += 1
+    shuffled = _order(len(counts), 0)  # otherwise, ties would favour the first classes
+    ranked = shuffled[(parts - size * is_last)[shuffled].argsort(descending=True, stable=True)]
+    held[ranked[: val_size - int(held.sum())]] += 1
     by_class = order[classes[order].argsort(stable=True)]
     place_in_class = torch.arange(size) - (counts.cumsum(0) - counts).repeat_interleave(counts)
     is_held = place_in_class < held.repeat_interleave(counts)

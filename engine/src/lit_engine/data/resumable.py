@@ -21,7 +21,7 @@ from lit_engine._lightning import (
     replace_loader_parts,
     restarts_shorter_loaders,
 )
-from lit_engine.data.sampler import derive, global_seed, outlive_signals, seed_cpu
+from lit_engine.data.sampler import derive, global_seed, outlive_signals, seed_cpu, seed_dataset
 from lit_engine.distributed.processes import replicas
 
 
@@ -71,7 +71,7 @@ class ResumableLoader:
         self.order = SeededOrder(getattr(loader, name), self.seed, loader.batch_sampler is not None, kind, restores)
         samples = SeededSamples(loader.dataset, self._has_own_iter)
         _protect_workers(loader)
-        replace_loader_parts(loader, dataset=samples, **{name: self.order})
+        replace_loader_parts(loader, dataset=samples, _iterator=None, **{name: self.order})
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -264,7 +264,10 @@ class SeededSamples:
         self._accepts_any = accepts_any  # whether indices may be a `Place`, a list or any other index
         self._draws = type(dataset) is not TensorDataset
         # A Subset only forwards the call to its dataset.
-        self._whole_batches = hasattr(dataset, "__getitems__") and not isinstance(dataset, Subset)
+        inner = dataset
+        while isinstance(inner, Subset):
+            inner = inner.dataset
+        self._whole_batches = hasattr(inner, "__getitems__")
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -277,12 +280,12 @@ class SeededSamples:
     def __getitem__(self, place: Any) -> Any:
         seed, index = self._split(place)
         if self._draws and seed is not None:
-            seed_cpu(seed)
+            seed_dataset(seed, self._dataset)
         return self._dataset[index]
 
     def __getitems__(self, places: list[Any]) -> list[Any]:
         if (self._whole_batches or not self._draws) and (seed := self._split(places[0])[0]) is not None:
-            seed_cpu(seed)  # also for a collate function that draws random numbers
+            seed_dataset(seed, self._dataset)  # also for a collate function that draws random numbers
         if not self._whole_batches:
             return [self[place] for place in places]
         return self._dataset.__getitems__([self._split(place)[1] for place in places])

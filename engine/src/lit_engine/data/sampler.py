@@ -199,6 +199,16 @@ def seed_cpu(seed: int) -> None:
     np.random.seed(seed)  # noqa: NPY002 (datasets use the global generator)
 
 
+def seed_dataset(seed: int, dataset: Any) -> None:
+    """Seed the CPU generators, and the attributes of a dataset that have a `set_random_seed` method."""
+    seed_cpu(seed)
+    while dataset is not None:  # a dataset may wrap another dataset
+        for attribute in list(getattr(dataset, "__dict__", {}).values()):
+            if hasattr(attribute, "set_random_seed"):
+                attribute.set_random_seed(seed)
+        dataset = getattr(dataset, "dataset", None)
+
+
 class Places(Sampler[tuple[int, Tensor]]):
     """Sampler that pairs each batch with a seed derived from the run's seed, the epoch and the first index.
 
@@ -231,7 +241,7 @@ class SeededBatches:
         if not getattr(self.dataset, "draws", True):
             return self._load(indices)
         with isolate_rng(include_cuda=False) if get_worker_info() is None else nullcontext():
-            self._seed(seed)
+            seed_dataset(seed, self.dataset)
             return self._load(indices)
 
     def _load(self, indices: Tensor) -> Any:
@@ -240,15 +250,6 @@ class SeededBatches:
             return self.dataset[indices]
         except DataError as error:
             return error
-
-    def _seed(self, seed: int) -> None:
-        seed_cpu(seed)
-        dataset = self.dataset
-        while dataset is not None:  # a dataset may wrap another dataset
-            for attribute in list(getattr(dataset, "__dict__", {}).values()):
-                if hasattr(attribute, "set_random_seed"):
-                    attribute.set_random_seed(seed)
-            dataset = getattr(dataset, "dataset", None)
 
 
 class Loader:

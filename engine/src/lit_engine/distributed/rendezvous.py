@@ -37,10 +37,10 @@ def follow_launcher(trainer: Namespace) -> None:
     """Copy `devices` and `num_nodes` from torchrun or `srun` if they are unset. If `devices` is set, `srun` is ignored.
 
     Raises:
-        UserError: if the options contradict the launcher, or MASTER_PORT is not a number.
+        UserError: if the options contradict the launcher, or MASTER_PORT is invalid.
     """
-    if not (port := os.environ.get("MASTER_PORT", "0")).isdecimal():
-        raise UserError(f"MASTER_PORT must be a number, got {port!r}")
+    if not ((port := os.environ.get("MASTER_PORT", "0")).isdecimal() and int(port) < 2**16):
+        raise UserError(f"MASTER_PORT must be a number below 65536, got {port!r}")
     unset = str(trainer.devices) in ("auto", "-1")
     # SLURM_STEP_… is only set in tasks, not in the batch script that starts them. Lightning requires --ntasks-per-node.
     if TorchElasticEnvironment.detect():

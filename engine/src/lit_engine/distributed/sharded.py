@@ -9,6 +9,7 @@ The overlays `fsdp2` and `tensor_parallel` use the strategy `Sharded`. A network
 """
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -74,6 +75,8 @@ class Sharded(ModelParallelStrategy):
         """Create the optimizers. Raise UserError if an optimizer does not support sharded weights."""
         super().setup_optimizers(trainer)
         for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group.update(self._kernels(group))
             if not any(isinstance(p, DTensor) for group in optimizer.param_groups for p in group["params"]):
                 continue  # a single process does not shard the weights
             name = type(optimizer).__name__
@@ -104,7 +107,7 @@ class Sharded(ModelParallelStrategy):
         self._whole = whole
         task: Any = self.lightning_module
         # The outer modules stay gathered, because the backward pass needs their weights first.
-        outer = {*task.children()}
+        outer = {part for _, part in _iterate_parts(task)}
         for module in task.modules():
             if isinstance(module, FSDPModule):
                 module.set_reshard_after_forward(not whole and module not in outer, recurse=False)
@@ -142,7 +145,13 @@ class Sharded(ModelParallelStrategy):
                 number: {name: as_sharded(value, parameters[number]) for name, value in state.items()}
                 for number, state in saved["state"].items()
             }
-            optimizer.load_state_dict({**saved, "state": states})
+            groups = [{**group, **self._kernels(group)} for group in saved["param_groups"]]
+            optimizer.load_state_dict({**saved, "state": states, "param_groups": groups})
+
+    def _kernels(self, group: Mapping[str, Any]) -> dict[str, bool]:
+        """Return options of an optimizer that select kernels which can process shards and full tensors together."""
+        names = ("fused", "foreach") if self._data_parallel_size != self.world_size else ()
+        return {name: False for name in names if name in group}
 
 
 def shard(task: LightningModule, mesh: DeviceMesh) -> None:
@@ -165,7 +174,7 @@ def shard(task: LightningModule, mesh: DeviceMesh) -> None:
     if own := [name for name, _ in task.named_parameters(recurse=False)]:
         raise UserError(f"{own[0]} belongs to the task itself: move it into a submodule, so that it can be sharded")
     _check_ties(task)
-    for name, part in task.named_children():
+    for name, part in _iterate_parts(task):
         parameters = list(part.parameters())
         if not parameters or any(isinstance(one, DTensor) for one in parameters) or isinstance(part, FSDPModule):
             continue
@@ -181,10 +190,19 @@ def shard(task: LightningModule, mesh: DeviceMesh) -> None:
             fully_shard(part, mesh=data)
 
 
+def _iterate_parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Yield the names and the submodules of a task. Unpack lists and dicts of modules, which have no `forward`."""
+    for name, part in module.named_children():
+        if isinstance(part, nn.ModuleList | nn.ModuleDict):
+            yield from _iterate_parts(part, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", part
+
+
 def _check_ties(task: LightningModule) -> None:
     """Raise UserError if submodules share a parameter. FSDP2 would give each of them its own copy."""
     owners: dict[int, str] = {}
-    for name, part in task.named_children():
+    for name, part in _iterate_parts(task):
         for parameter in part.parameters():
             if (owner := owners.setdefault(id(parameter), name)) != name:
                 raise UserError(f"{owner} and {name} share a parameter: move both into one submodule to shard them")

@@ -21,7 +21,7 @@ NUMBER = int | float | str  # types of hyperparameters in TensorBoard
 class TensorBoardExtras(Callback):
     """Callback that logs the config (as text and HPARAMS), the model's graph and training images to TensorBoard.
 
-    Everything is logged once, at the first training batch. Up to 64 augmented images of this batch are logged.
+    Each process logs everything once, at its first training batch. Up to 64 augmented images of this batch are logged.
     """
 
     _done = False
@@ -48,9 +48,10 @@ class TensorBoardExtras(Callback):
             return
         from torchvision.utils import make_grid
 
-        grid = make_grid(images[:64].float().cpu(), nrow=8)
-        for writer in writers:
-            writer.add_image("train/images", grid, trainer.global_step)
+        if images.shape[1] in (1, 3):
+            grid = make_grid(images[:64].float().cpu(), nrow=8)
+            for writer in writers:
+                writer.add_image("train/images", grid, trainer.global_step)
         if pl_module.device_mesh is None:  # a model sharded across processes is not traced
             try:
                 # tracing must not update batch norm statistics

@@ -155,7 +155,8 @@ class WandbLogger(LightningWandbLogger):
         """Store the validation metrics of the best epoch in the summary, as `best.NAME`."""
         super().after_save_checkpoint(checkpoint_callback)
         best, value = checkpoint_callback.best_model_score, self._validated.get(str(checkpoint_callback.monitor))
-        if self._experiment is not None and best is not None and _is_close(value, float(best)):
+        is_first = self.monitor == (str(checkpoint_callback.monitor), checkpoint_callback.mode)
+        if is_first and self._experiment is not None and best is not None and _is_close(value, float(best)):
             self._experiment.summary.update({"best": self._validated})
 
     def _resend_rows(self, before: float) -> None:

@@ -14,7 +14,6 @@ runs/CONFIG/STAMP/
     README.md          the model card
 """
 
-import contextlib
 import csv
 import io
 import json
@@ -24,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +169,7 @@ class RunDir:
         return sorted(found, key=lambda run: (run._last_start(), run.path), reverse=True)
 
     def _last_start(self) -> datetime:
-        with contextlib.suppress(RunError, LookupError, TypeError, ValueError):  # provenance.json is missing or broken
+        with suppress(RunError, LookupError, TypeError, ValueError):  # provenance.json is missing or broken
             return datetime.fromisoformat(self.entries()[-1]["time"])
         return datetime.min.replace(tzinfo=UTC)
 
@@ -200,8 +200,8 @@ class RunDir:
         entries = [*self.entries(), provenance]
         for file, content in ((self.config_file, config.encode()), (self.path / "code.patch", patch)):
             if file.exists() and (before := file.read_bytes()) != content:
-                number = 1 + len(list(self.path.glob(f"{file.stem}.*{file.suffix}")))
-                write_bytes(file.with_name(f"{file.stem}.{number}{file.suffix}"), before)
+                names = (file.with_name(f"{file.stem}.{number}{file.suffix}") for number in count(1))
+                write_bytes(next(name for name in names if not name.exists()), before)
             if content:
                 write_bytes(file, content)
             else:
@@ -359,6 +359,6 @@ def _convert_column(texts: Sequence[str]) -> Sequence[Any]:
     if any("_" in text or re.match(r"\+|-?0\d", text) for text in texts):
         return texts
     for kind in (int, float):
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             return [kind(text) if text else None for text in texts]
     return texts

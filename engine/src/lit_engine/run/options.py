@@ -61,7 +61,8 @@ def iterate_changes(before: Any, now: Any, key: str = "", options: bool = True) 
         if before.get("class_path") != now.get("class_path"):
             names = ["class_path"]
         elif options or "class_path" in now:
-            names = [name for name in before if name in now]
+            # Lists all arguments of a class that accepts any keyword argument, without defaults.
+            names = [n for n in {**before, **now} if n == "dict_kwargs" or (n in before and n in now)]
         else:
             names = list({**before, **now})
         for name in names:

@@ -11,10 +11,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.tuner import Tuner
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from lit_engine._lightning import limit_loops, reconfigure, set_should_stop
+from lit_engine._lightning import limit_loops, reconfigure
 from lit_engine.callbacks.figures import new_figure, save_figure
 from lit_engine.callbacks.figures import step_curves as draw_rates
 from lit_engine.callbacks.freezing import Unfreezing
+from lit_engine.checkpoints.warm_start import WarmStart
 from lit_engine.data.module import accumulation_schedule
 from lit_engine.distributed.processes import is_first, print_once
 from lit_engine.errors import UserError
@@ -47,8 +48,8 @@ def _check_automatic(model: LightningModule, option: str) -> None:
 class RangeTest(Callback):
     """A learning rate range test, which raises the rate at each step and averages the losses (Smith 2017).
 
-    Unlike Lightning's finder, this test applies the `lr_factor` of parameter groups. Lightning's finder also trains
-    frozen layers, and stops at `max_epochs`. It halves the first losses and therefore finds no decrease.
+    Unlike Lightning's finder, this test applies the `lr_factor` of parameter groups, does not train frozen layers, and
+    does not stop at `max_epochs`. Lightning's finder also halves the first loss, so that the loss seems to rise.
     """
 
     def __init__(self) -> None:
@@ -85,7 +86,7 @@ class RangeTest(Callback):
         self._sum = 0.98 * self._sum + 0.02 * float(trainer.strategy.reduce(loss, reduce_op="mean"))
         self.losses.append(self._sum / (1 - 0.98 ** (len(self.losses) + 1)))
         if not math.isfinite(self.losses[-1]) or self.losses[-1] > 4 * min(self.losses) > 0:  # diverged
-            set_should_stop(trainer, True)
+            trainer.should_stop = True
 
 
 def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
@@ -93,9 +94,9 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     finder = RangeTest()
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     freezing = [callback.of_first_epoch() for callback in callbacks if isinstance(callback, Unfreezing)]
-    kept = filter(None, [*freezing, accumulation_schedule(trainer)])
+    loading = [callback for callback in callbacks if isinstance(callback, WarmStart)]
+    kept = filter(None, [*loading, *freezing, accumulation_schedule(trainer)])
     reconfigure(trainer, callbacks=[*kept, finder], loggers=[], limit_val_batches=0)
-    model.configure_callbacks = lambda: []  # type: ignore[method-assign]
     trainer.fit(model, datamodule=datamodule)
     rates = finder.curve[: len(finder.losses)]
     best = find_steepest_rate(rates, finder.losses)
@@ -154,6 +155,8 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
     size = len(samples) if hasattr(samples, "__len__") else LARGEST
     found = before * 2 ** int(math.log2(max(min(limit or before, size) / before, 1)))
     why = f"the largest of {before}, {2 * before}… that fits in memory, up to {LARGEST:,} and the number of samples"
+    if limit is not None and limit < before:  # Lightning halves a size that does not fit, and starts with at most 8192
+        found, why = limit, why.replace(f"{2 * before}…", f"{before // 2}…")
     print_once(f"suggested: --{'model' if owner is model else 'data'}.batch_size={found} ({why})")
 
 

@@ -75,7 +75,7 @@ class Meter(Callback):
         self.watts: list[float] = []
         self.evaluations: list[float] = []  # seconds per validation batch
         self._ends: list[float] = []  # end times of the steps in this epoch
-        self._last = self._since = self._validated = 0.0
+        self._begun = self._last = self._since = self._validated = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if pl_module.automatic_optimization:  # schedules depend on the length of the actual run
@@ -84,6 +84,7 @@ class Meter(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._ends = []
+        self._begun = synchronized_time(trainer.strategy.root_device)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -95,7 +96,8 @@ class Meter(Callback):
         if not trainer.is_last_batch:
             return
         first, last = self._ends[0], self._ends[-1]
-        self.step = (last - first) / max(len(self._ends) - 1, 1)
+        # If the epoch has a single step, its time includes data loading.
+        self.step = (last - first) / (len(self._ends) - 1) if len(self._ends) > 1 else first - self._begun
         self.between = first - self.step - self._last - self._validated
         self.starting = self.starting or self.between
         self._last, self._validated = last, 0.0
@@ -188,6 +190,8 @@ def attempt(session: Session) -> Meter:
     reconfigure(trainer, callbacks=[count], loggers=[], check_val_every_n_epoch=every and 1)
     with suppress(PlanDone):
         trainer.fit(model, datamodule=datamodule)
+    if not count.length:
+        raise UserError("there are no steps to train: check trainer.max_epochs and limit_train_batches")
     meter.length = count.length
     kept = [one for one in callbacks if not isinstance(one, ProgressBar | ProgressLines | EarlyStopping)]
     reconfigure(

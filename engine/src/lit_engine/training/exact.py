@@ -133,6 +133,7 @@ class StepMean:
     def __init__(self) -> None:
         self._count: float | Tensor | None = None  # samples since the last step
         self._unit: float | Tensor = 1
+        self._factor: Tensor | None = None  # of the latest step
 
     def weigh(self, loss: Tensor, count: float | Tensor, replicas: int) -> Tensor:
         """Scale `loss`, a mean over `count` samples, so that the gradients of a step's micro-batches can be summed."""
@@ -151,18 +152,19 @@ class StepMean:
 
     def rescale(self, optimizer: Any, trainer: Any) -> None:
         """Divide the gradients by the step's total number of samples across all processes, before gradient clipping."""
-        if self._count is None:
-            return
-        accumulated, (size, _, group) = trainer.accumulate_grad_batches, replicas(trainer)
-        if self._count is not self._unit or accumulated > 1:
-            unit, total = (_scalar_on(trainer.strategy.root_device, count) for count in (self._unit, self._count))
-            if size > 1:
-                total = all_reduced(total, group=group)
-            # `accumulated * size` undoes the divisions by Lightning (micro-batches) and by DDP or FSDP2 (replicas).
-            factor = _divisor(unit) * (accumulated * size) / _divisor(total)
-            if found := local_shards(gradients(optimizer)):  # empty if a callback has dropped all gradients
-                multiply_all(found, factor)
-        self._count = None
+        if self._count is not None:
+            accumulated, (size, _, group) = trainer.accumulate_grad_batches, replicas(trainer)
+            self._factor = None
+            if self._count is not self._unit or accumulated > 1:
+                unit, total = (_scalar_on(trainer.strategy.root_device, count) for count in (self._unit, self._count))
+                if size > 1:
+                    total = all_reduced(total, group=group)
+                # `accumulated * size` undoes the divisions by Lightning (micro-batches) and by DDP or FSDP2 (replicas).
+                self._factor = _divisor(unit) * (accumulated * size) / _divisor(total)
+            self._count = None
+        # Without a new loss, another optimizer uses the gradients of the same loss.
+        if self._factor is not None and (found := local_shards(gradients(optimizer))):
+            multiply_all(found, self._factor)
 
 
 class Clock:

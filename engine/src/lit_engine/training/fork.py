@@ -54,6 +54,7 @@ class Fork(Callback):
         epochs, step = self.finished if self.trained is None else self.trained, content["global_step"]
         path = str(self.parent.path)
         self.origin = {"run": path, "checkpoint": self.checkpoint.name, "epochs": epochs, "step": step}
+        self.origin["rows"] = content.get("metrics_csv", {}).get("rows", 0)  # rows of metrics.csv that the fork copies
         self._changed: list[str] = []  # options that determine the optimizer and the schedules
 
     def adapt(self, run: Path, config: Mapping[str, Any], trainer: Trainer, model: LightningModule, data: Any) -> None:

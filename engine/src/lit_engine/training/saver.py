@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
+from torchmetrics import Metric
 
 from lit_engine import _lightning
 from lit_engine.checkpoints.callback import Checkpoint, fast_dev_run
@@ -86,8 +87,9 @@ class Saver(Callback):
         self._unequal = False  # whether processes have different numbers of validation batches
         self.smaller = 0
         self._repeats_steps = False  # whether a step that runs out of memory can be repeated
-        # Index of the step's first batch, and the buffers before that batch. None once the optimizer step starts.
-        self._before_step: tuple[int, list[Tensor]] | None = None
+        # Index of the step's first batch, and the buffers and the metrics' update counts before that batch. None once
+        # the optimizer step starts.
+        self._before_step: tuple[int, list[Tensor], list[int]] | None = None
         self._flags: Maximum | None = None  # whether any process requested a stop or a save in the last step
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -124,7 +126,7 @@ class Saver(Callback):
         self._defer()
         _lightning.skip_sigterm_broadcast(trainer)
         _lightning.shorten_steps(trainer)
-        self._saved_at, self._flags = monotonic(), None
+        self._saved_at, self._saved, self._flags = monotonic(), (trainer.global_step, -1, ""), None
         self._repeats_steps = self._can_repeat(trainer, pl_module)
         loaders = CombinedLoader(trainer.train_dataloader).flattened
         seeded = isinstance(pl_module, Task) or all(isinstance(one, ResumableLoader) for one in loaders)
@@ -160,7 +162,8 @@ class Saver(Callback):
         if self._seeds_batches:
             seed_everywhere(global_seed(), "batch", trainer.current_epoch, batch_idx, replicas(trainer).rank)
         if self._repeats_steps and batch_idx % trainer.accumulate_grad_batches == 0:
-            self._before_step = batch_idx, [buffer.clone() for buffer in pl_module.buffers()]
+            buffers = [buffer.clone() for buffer in pl_module.buffers()]
+            self._before_step = batch_idx, buffers, _update_counts(pl_module)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         self._before_step = None
@@ -173,8 +176,16 @@ class Saver(Callback):
         is_exact = isinstance(module, Task) and isinstance(trainer.train_dataloader, Loader)
         return is_exact and module.automatic_optimization and trainer.world_size == 1
 
-    def _save_before_step(self, trainer: Trainer, module: Task, batches: int, buffers: list[Tensor]) -> None:
-        """Save the state after `batches` batches of the epoch. The next step is repeated with halved micro-batches."""
+    def _save_before_step(
+        self, trainer: Trainer, module: Task, batches: int, buffers: list[Tensor], updates: list[int]
+    ) -> None:
+        """Save the state after `batches` batches of the epoch. The next step is repeated with halved micro-batches.
+
+        Values of `self.log` and torchmetrics that already contain a part of the step cannot be restored, so the step is
+        not repeated.
+        """
+        if _lightning.logged_so_far(trainer) or _update_counts(module) != updates:
+            return
         for buffer, before in zip(module.buffers(), buffers, strict=True):
             buffer.copy_(before)
         module.running.rewind()
@@ -218,7 +229,7 @@ class Saver(Callback):
         stops = self._stops_later or trainer.should_stop
         self._stops_later = stops and within
         if stops:
-            _lightning.set_should_stop(trainer, not within)
+            trainer.should_stop = not within
         self._cut_short = will_end(trainer) and not last
         return within
 
@@ -290,7 +301,8 @@ class Saver(Callback):
             number, asked = divmod(flags.read() if flags else 0, 2)
             due = bool(asked)
             self._flags = None if number or due else now
-        due = due or (every is not None and trainer.global_step % every == 0 and trainer.global_step != self._saved[0])
+        # Several optimizers step at once, so the number of steps may skip a multiple.
+        due = due or (every is not None and trainer.global_step // every > self._saved[0] // every)
         return number, bool(due)
 
     def _save(self, trainer: Trainer, moment: str) -> None:
@@ -378,6 +390,11 @@ def _other_states(trainer: Trainer) -> bytes:
     return pickle.dumps([one.state_dict() for one in owners if one is not None and not isinstance(one, Timer)])
 
 
+def _update_counts(module: LightningModule) -> list[int]:
+    """Return the number of updates of each torchmetrics object in a module."""
+    return [metric.update_count for metric in module.modules() if isinstance(metric, Metric)]
+
+
 def _finite(module: LightningModule) -> bool:
     """Return whether all trainable weights are finite. Frozen ones may be masks that contain infinity."""
     weights = [weight.data for weight in module.parameters() if weight.requires_grad]
@@ -392,4 +409,4 @@ def is_stopped(trainer: Trainer) -> bool:
 
 def will_end(trainer: Trainer) -> bool:
     """Return whether training ends after this step."""
-    return is_stopped(trainer) or trainer.global_step == trainer.max_steps
+    return is_stopped(trainer) or 0 < trainer.max_steps <= trainer.global_step

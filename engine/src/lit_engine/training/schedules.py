@@ -336,6 +336,8 @@ def build_schedulers(
         scheduler.planned_length = end if seen.used else None
         if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) != (schedule.monitor is not None):
             raise UserError(f"{name}: only ReduceLROnPlateau needs a metric to monitor")
+        if schedule.monitor is not None and schedule.interval == "step":
+            raise UserError(f"{name}: a schedule that monitors a metric needs interval: epoch")
         config: dict[str, Any] = {
             "scheduler": scheduler,
             "interval": schedule.interval,
@@ -347,7 +349,7 @@ def build_schedulers(
             config["monitor"] = schedule.monitor
             # The task steps this scheduler, because Lightning would step it after saving the epoch's checkpoint.
             # Lightning would also stop the run after an epoch without validation.
-            config["reduce_on_plateau"] = schedule.interval == "step"
+            config["reduce_on_plateau"] = False
         configs.append(config)
     check_multiply([config["scheduler"] for config in configs])
     return configs

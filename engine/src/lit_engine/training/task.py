@@ -125,6 +125,7 @@ class Task(_lightning.QuickModule):
         self._done = 0  # optimizer steps
         self._step_mean = StepMean()
         self._counted = False  # whether `step` has already counted this batch
+        self._repeated = False  # whether LBFGS computes the loss of this batch again
 
     def setup(self, stage: str) -> None:
         """Create the metrics, set the network's memory format, and apply `compile` and `checkpoint_blocks`."""
@@ -216,14 +217,16 @@ class Task(_lightning.QuickModule):
     def step(self, mean: Tensor, count: float | Tensor, **sums: Tensor) -> Tensor:
         """Include a batch in the metrics of the epoch or evaluation, and return the loss for `training_step`.
 
+        To skip a batch, return None from `training_step` without calling this method.
+
         Args:
             mean: scalar mean loss over the samples or tokens of this batch.
             count: number of samples or tokens, or the sum of their weights.
             **sums: sums of other values to log. Pass `loss` if the logged loss should differ from `mean`.
 
         Raises:
-            ValueError: if gradients are accumulated for an optimizer that computes the loss several times per step, or
-                if the batch was already counted. Use `add_sums` for additional sums.
+            ValueError: if an optimizer that computes the loss several times per step is used with accumulated gradients
+                or several processes, or if the batch was already counted. Use `add_sums` for additional sums.
         """
         if "loss" not in sums:
             wide = torch.promote_types(mean.dtype, torch.float32)  # half precision would overflow or round the sum
@@ -231,13 +234,14 @@ class Task(_lightning.QuickModule):
         if self._counted and not (self.trainer.training and self._may_compute_again()):
             raise ValueError("step was called twice for a batch, which would count it twice: use add_sums instead")
         trainer = _lightning.trainer_of(self)
+        self._repeated = self._counted and self.automatic_optimization
         self._counted = trainer is not None
         if trainer is not None and not trainer.training:
             self.evaluated.add(count, **sums)
             return mean
         if self._is_filler():
             count = 0
-        else:
+        elif not self._repeated:
             self.running.add(count, **sums)
         if trainer is None:
             return mean
@@ -253,7 +257,7 @@ class Task(_lightning.QuickModule):
         trainer = _lightning.trainer_of(self)
         if trainer is not None and not trainer.training:
             self.evaluated.add(0, **sums)
-        elif not self._is_filler():
+        elif not (self._is_filler() or self._repeated):
             self.running.add(0, **sums)
 
     def _is_filler(self) -> bool:
@@ -311,7 +315,7 @@ class Task(_lightning.QuickModule):
         schedule = next(schedule for config, schedule in configs if config.scheduler is scheduler)
         if schedule.interval == "step" and self.trainer.global_step % schedule.frequency:
             return
-        if schedule.interval == "step" or not isinstance(scheduler, ReduceLROnPlateau):  # see `_step_plateaus`
+        if not isinstance(scheduler, ReduceLROnPlateau):  # see `_step_plateaus`
             super().lr_scheduler_step(scheduler, metric)
 
     def on_train_start(self) -> None:
@@ -353,9 +357,7 @@ class Task(_lightning.QuickModule):
         self._counted = False
         trainer = self.trainer
         seed_step(self._seed, "step", self.current_epoch, batch_idx, replicas(trainer).rank, device=self.device)
-        ends = batch_idx + 1 == trainer.num_training_batches or trainer.global_step + 1 == trainer.max_steps
-        if ends or (trainer.global_step + 1) % self._log_every == 0:
-            self._rates = learning_rates(trainer.optimizers)  # schedulers change the rates before the end of the step
+        self._rates = learning_rates(trainer.optimizers)  # schedulers change the rates before the end of the step
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Every `log_every_n_steps` steps, log the loss of an optimizer step (over all micro-batches) and the rates."""
@@ -366,8 +368,11 @@ class Task(_lightning.QuickModule):
         if done == self._done:
             return
         self._done = done
-        if done % self._log_every == 0 and outputs:  # {} if training_step returned None
-            values = {"train/loss_step": self.loss_of_step(outputs), **self._rates, "epoch": self.current_epoch}
+        # The outputs are {} if training_step returned None, as it may in manual optimization.
+        if done % self._log_every == 0 and (outputs or not self.automatic_optimization):
+            loss = self.loss_of_step(outputs)
+            values = {"train/loss_step": loss} if loss is not None else {}
+            values |= {**self._rates, "epoch": self.current_epoch}
             if self._gradient_norm is not None:
                 values["train/gradient_norm"] = self._gradient_norm.item()
             # Call the loggers directly, because `self.log` would pass per-step values to callbacks and metrics.json.
@@ -375,10 +380,13 @@ class Task(_lightning.QuickModule):
                 logger.log_metrics(values, step=done - 1)  # Lightning counts steps from 0
         self.running.mark()
 
-    def loss_of_step(self, outputs: Any) -> float:
-        """Return the mean loss of the last optimizer step over all processes. All processes must call this."""
+    def loss_of_step(self, outputs: Any) -> float | None:
+        """Return the mean loss of the last optimizer step over all processes, or None if it is unknown.
+
+        All processes must call this.
+        """
         loss = self.running.mean_loss_since_mark(self)
-        if loss is None:  # the task does not call `step`, and Lightning has divided the loss
+        if loss is None and outputs:  # the task does not call `step`, and Lightning has divided the loss
             loss = outputs["loss"].item() * self.trainer.accumulate_grad_batches
         return loss
 
@@ -464,7 +472,7 @@ class Task(_lightning.QuickModule):
             return
         metrics = self.trainer.callback_metrics
         for config, schedule in zip(self.trainer.lr_scheduler_configs, self.schedules, strict=True):
-            due = schedule.interval == "epoch" and (self.current_epoch + 1) % schedule.frequency == 0
+            due = (self.current_epoch + 1) % schedule.frequency == 0
             if not (due and isinstance(config.scheduler, ReduceLROnPlateau)):
                 continue
             monitor = str(schedule.monitor)

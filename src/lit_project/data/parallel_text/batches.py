@@ -75,12 +75,15 @@ class TokenBatches(EpochBatches):
         shuffle: bool,
         **share: Any,
     ) -> None:
-        names, sizes = "batch_tokens, batch_size, global_batch_size", (batch_tokens, batch_size, global_batch_size)
+        sizes = batch_tokens, batch_size, global_batch_size
         given = [value for value in sizes if value is not None]
         if len(given) != 1:
-            raise DataError(f"set exactly one of {names}, got {', '.join(map(str, sizes))}")
+            raise DataError(
+                f"set exactly one of batch_tokens, batch_size and global_batch_size, got {', '.join(map(str, sizes))}: "
+                "--data.batch_size=null unsets batch_size"
+            )
         if given[0] < 1:
-            raise DataError(f"{names}: must be at least 1, got {given[0]}")
+            raise DataError(f"the size of a batch must be at least 1, got {given[0]}")
         size = len(lengths_source)
         # With this batch size, the base class raises an error if there are fewer pairs than processes.
         whole = None if global_batch_size else max(size, 2)
@@ -177,7 +180,7 @@ class EncodedText:
         lengths = self.lengths[indices]
         position_L = torch.arange(int(lengths.max()))
         inside_BL = position_L < lengths[:, None]
-        at_BL = (self.offsets[indices][:, None] + position_L).clamp_(max=max(len(self.flat) - 1, 0))
+        at_BL = (self.offsets[indices][:, None] + position_L).clamp_(max=len(self.flat) - 1)
         return torch.where(inside_BL, self.flat[at_BL].long(), PAD)
 
 

@@ -68,7 +68,8 @@ def filter_by_prefix(pairs: Pairs, prefixes: Sequence[str], source: str, target:
     if "en" not in (source, target):
         raise DataError(f"prefixes requires English sentences, but the languages are {source} and {target}")
     side = 0 if source == "en" else 1
-    starts = tuple(prefix.lower().replace("’", "'") for prefix in prefixes)
+    # "|" protects a final space, which `_PLAIN` would remove.
+    starts = tuple(_PLAIN(f"{prefix}|")[:-1].replace("’", "'") for prefix in prefixes)
     kept = [pair for pair in pairs if _PLAIN(pair[side]).replace("’", "'").startswith(starts)]
     if not kept:
         raise DataError(f"prefixes: none of {len(pairs)} English sentences start with {', '.join(map(repr, starts))}")

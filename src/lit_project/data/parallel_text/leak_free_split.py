@@ -91,8 +91,8 @@ def leak_free_split(pairs: Pairs, *, val: int = 0, test: int = 0) -> dict[str, n
         taken = free[: int(np.searchsorted(np.cumsum(sizes[free]), wanted)) + 1] if wanted else free[:0]
         if sizes[taken].sum() < wanted:
             raise DataError(
-                f"--data.{name}_size={wanted} is too large: only {int(sizes[free].sum())} more of {len(pairs)} pairs "
-                "can be held out without sharing a sentence with train"
+                f"--data.{name}_size={wanted} is too large: only {int(sizes[free].sum())} of {len(pairs)} pairs "
+                "are left that can be held out without sharing a sentence with train"
             )
         owner[taken] = number
     split = {name: np.flatnonzero(owner[labels] == number) for number, name in enumerate(("train", "val", "test"))}

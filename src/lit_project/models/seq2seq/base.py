@@ -80,10 +80,11 @@ class Seq2Seq(nn.Module):
 
     Attributes:
         shared_embeddings: whether source and target tokens with the same id share an embedding.
+        vocabulary_weights: beginnings of the names of weights that have one row per token. `--init_from` does not load
+            them if the vocabulary differs. Change this if your layers have other names.
     """
 
     shared_embeddings = False
-    # Weights whose names start with these prefixes have one row per token of the vocabulary.
     vocabulary_weights: ClassVar[dict[str, tuple[str, ...]]] = {
         "source": ("source_embedding.", "encoder.embedding."),
         "target": ("target_embedding.", "output."),

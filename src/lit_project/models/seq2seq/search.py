@@ -22,9 +22,10 @@ class Decoding:
         beam_size: number of hypotheses per step; 1 is greedy search.
         length_penalty: exponent α of the score log P / length^α. With 0, the score is the log-probability, which
             favours short translations. With 1, the score is the mean log-probability per token.
-        n_best: number of translations returned per sentence, at most `beam_size`. The best translation is first.
+        n_best: maximum number of translations per sentence, at most `beam_size`. The best translation is first.
         no_repeat_ngram: size of n-grams that may not occur twice in a translation; 0 allows repetitions.
-        max_length_ratio: maximum number of target tokens per source token. `max_length_extra` is added to this limit.
+        max_length_ratio: maximum number of target tokens per source token, including the source's EOS.
+            `max_length_extra` is added to this limit.
         max_length_extra: number of additional tokens that are always allowed, including EOS.
 
     Raises:
@@ -51,7 +52,7 @@ class Decoding:
 
     def limits(self, lengths_B: Tensor) -> Tensor:
         """Return the maximum number of tokens in each translation, `(B,)`."""
-        return (lengths_B * self.max_length_ratio).long() + self.max_length_extra
+        return (lengths_B.double() * self.max_length_ratio).clamp(max=2**31).long() + self.max_length_extra
 
     @torch.no_grad()
     def search(self, net: Seq2Seq, source_BS: Tensor, lengths_B: Tensor) -> list[list["Hypothesis"]]:

@@ -86,6 +86,8 @@ def sentences_of(options: argparse.Namespace) -> list[str]:
         raise UserError("pass either TEXT or --input, not both")
     if options.text:
         sentences, where = options.text, "TEXT"
+        if any(text != text.encode(errors="ignore").decode() for text in sentences):
+            raise UserError("TEXT is not valid UTF-8")
     elif options.input is not None:
         sentences, where = read_lines(Path(options.input)), options.input
     else:

@@ -93,6 +93,8 @@ class Translations(Callback):
     """
 
     def __init__(self, sentences: int = 4, every_n_epochs: int = 5, samples: int = 10) -> None:
+        if every_n_epochs < 1:
+            raise ValueError(f"every_n_epochs must be at least 1, got {every_n_epochs}")
         self.sentences = sentences
         self.every_n_epochs = every_n_epochs
         self.samples = samples

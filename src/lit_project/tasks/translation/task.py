@@ -86,7 +86,7 @@ class Translator(Task):
             added to the mean loss. This doubles time and memory.
         decoding: how `validate`, `test`, `predict` and `translate` search for translations. Default: a beam of size 5.
         validation_decoding: decoding method for validation during training. Default: greedy search.
-        **kwargs: the arguments `schedulers`, `parameter_groups`, `compile` and `metrics` of `Task`.
+        **kwargs: the arguments `schedulers`, `parameter_groups`, `compile` and `checkpoint_blocks` of `Task`.
 
     Raises:
         ValueError: a ratio is outside [0, 1], steps are not ascending, or the model shares embeddings but the
@@ -277,7 +277,6 @@ class Translator(Task):
         source_BS = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
         return source_BS.to(self.device), torch.tensor([len(row) for row in rows])
 
-    @torch.no_grad()
     def translate(self, sentences: Sequence[str], decoding: Decoding | None = None) -> list[list[Translation]]:
         """Return a list of translations for each sentence, with the best one first.
 
@@ -289,6 +288,8 @@ class Translator(Task):
             DataError: a sentence is empty.
             UserError: the model's probabilities are not finite.
         """
+        if not sentences:
+            return []
         with evaluation_mode(self.net):
             found = (decoding or self.decoding).search(self.net, *self.encode(sentences))
         if any(one[0] == NOTHING for one in found):
@@ -320,7 +321,7 @@ class Translator(Task):
         theirs = hyper_parameters.get("vocabularies") or self.vocabularies
         sides = [side for side in ("source", "target") if theirs[side] != self.vocabularies[side]]
         beginnings = tuple(f"net.{name}" for side in sides for name in self.net.vocabulary_weights[side])
-        return [name for name in self.state_dict() if beginnings and name.startswith(beginnings)]
+        return [name for name in self.state_dict() if name.startswith(beginnings)]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that the weights were trained with the same vocabularies and languages.

@@ -1,6 +1,7 @@
 """Shows the differing options and the metrics of runs in the terminal, on a page and as CSV (`compare RUN…`)."""
 
 import argparse
+import glob
 import os
 import shlex
 from collections.abc import Sequence
@@ -72,7 +73,8 @@ def _test(options: argparse.Namespace, footer: str, document: dict[str, Any]) ->
             raise UserError(f"--{name} cannot be used with --test")
     found = find_all(options.runs, options.test)
     print("\n\n".join("\n  ".join([f"{one.b} compared with {one.a}", *one.lines()]) for one in found))
-    file = options.html or _folder([Path(name) for name in options.runs]) / "test.html"
+    paths = [Path(path) for name in options.runs for path in glob.glob(name) or [name]]
+    file = options.html or _folder(paths) / "test.html"
     write_file("page", "html", file, render_page(found, footer))
     document.update(tests=[one.document() for one in found], page=file)
     return max(STATUS[one.verdict] for one in found)

@@ -21,8 +21,8 @@ Numbers = dict[str, float]
 FACTS = ("epochs", "steps", "seconds", "parameters")  # entries in the fit section of metrics.json that are not metrics
 
 LOWER_IS_BETTER = re.compile(
-    r"loss|lost|error|perplexity|entropy|divergence|deviance|distance|brier|hinge|edit_rate|mse|mae|mape|nll|"
-    r"(?<![a-z])([cwmt]er|ece|fid|kid|ppl|crps)(?![a-z])",
+    r"loss|lost|error|cost|perplexity|entropy|divergence|deviance|distance|brier|hinge|edit_rate|mse|msle|mae|mape|nll|"
+    r"(?<![a-z])([cwmte]er|ece|fid|kid|kld?|ppl|bp[bcd]|crps|lpips|mpjpe)(?![a-z])",
     re.IGNORECASE,
 )
 
@@ -60,11 +60,15 @@ class Run:
             options |= {name: first.get(name) for name in ("init_from", "init_prefixes")}
             fork = first.get("fork")
             options["fork"] = fork and f"{fork['run']}, {fork['checkpoint']}, step {fork['step']}"
-            own = [row for row in rows if not fork or int(row["step"]) >= fork["step"]]
+            copied = 0
+            if fork:  # earlier versions did not record the number of copied rows
+                copied = fork.get("rows", sum(int(row["step"]) < fork["step"] for row in rows))
+            inherited, own = rows[:copied], rows[copied:]
             fit, test = sections.get("fit", {}), sections.get("test", {})
             monitor, maximize = find_monitor(options)
-            # LossCheckpoint has no option for its metric, but records the best value as `best NAME`.
-            monitor = monitor or next((name[5:] for name in fit if name.startswith("best ")), None)
+            if monitor is None:  # a checkpoint callback without options, or from `configure_callbacks`
+                monitor = next((name[5:] for name in fit if name.startswith("best ")), None)
+                maximize = fit.get("mode") == "max"
             known = fit.get(f"best {monitor}") if state == "finished" else None
             if monitor:
                 monitor = find_metric(monitor, [*columns, *fit])
@@ -90,7 +94,7 @@ class Run:
                 metrics={**validated, **numbers(test, "test"), **trained},
                 parts=parts_of(test),
                 rows=rows,
-                forked_at=(fork.get("epochs", 0), fork["step"]) if fork else (0, 0),
+                forked_at=(fork.get("epochs", 0), int(inherited[-1]["step"]) + 1) if fork and inherited else (0, 0),
                 data=(last.get("data") or {}) if "data.fold" not in options else {},
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:

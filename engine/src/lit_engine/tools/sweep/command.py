@@ -173,9 +173,10 @@ def _check(config: "SweepConfig", file: Path) -> tuple[list[tuple[str, dict[str,
             words = config.words(point, values)
             found.append((f"{program()} {shlex.join(config.words(point, Path(values.name)))}", point))
             try:
-                plain = LitCLI(current(), prepare(expand(current(), words)).args).plain
+                cli = LitCLI(current(), prepare(expand(current(), words)).args)
             except UserError as error:
                 reason = explain(error, words)
                 raise UserError(f"{file}: `fit` does not accept {json.dumps(point)}: {reason}") from error
     swept = tuple(f"{option_key(parameter.name)}." for parameter in config.parameters)
+    plain = {**cli.plain, "seed_everything": True} if cli.drawn else cli.plain  # each trial draws its own seed
     return found, {key: value for key, value in options_of(plain) if not f"{key}.".startswith(swept)}

@@ -122,7 +122,7 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
     first = [f"--{key}={value}" for key, value in next(iter(points.values())).items()]
     invocation = prepare(["fit", *overrides, *first, "--test_after_fit=true"])
     cli = LitCLI(current(), invocation.args)
-    options = dict(options_of(cli.plain))
+    options = dict(options_of(cli.plain)) | ({"seed_everything": True} if cli.drawn else {})  # each run draws its own
     metric, maximize = find_monitor(options)
     same = {key: value for key, value in options.items() if key not in over}
     same |= {key: cli.options[key] for key in ("init_from", "init_prefixes", "init_strict")} | {"over": over}
@@ -158,7 +158,8 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
     started = [str(trial.run) for trial in trials if RunDir(trial.run).config_file.exists()]
     group = Row(read_runs(started) if started else [], grouped=True)
     counted = {run.path.name for run in group.counted}
-    found = Comparison(group.runs, over) if counted else None
+    drawn = ["seed_everything"] if len({run.options.get("seed_everything") for run in group.runs}) > 1 else []
+    found = Comparison(group.runs, list(dict.fromkeys([*over, *drawn]))) if counted else None
     if found is not None:
         print("\n".join([*in_terminal(table_of(found)), ""]))
         print("\n".join(in_terminal(columns_of(found, [Row([run], grouped=False) for run in group.runs], found.keys))))

@@ -14,7 +14,7 @@ from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.metric_names import strip_stage
 from lit_engine.tools.pages.chart import STYLE, Series, chart, positions
 from lit_engine.tools.pages.html import Cell, code, heading, link, page, paragraph, table
-from lit_engine.tools.runs.columns import duration, short_names
+from lit_engine.tools.runs.columns import duration, number, short_names
 from lit_engine.tools.runs.differences import count_states
 from lit_engine.tools.sweep.study import Study, Trial
 
@@ -33,7 +33,7 @@ def lines(rows: Sequence[Trial], metric: str) -> list[str]:
     found = [f"{'trial':>5}  {'state':<13} {metric:>9}"] if rows else []
     for row in rows[:SHOWN]:
         values = "  ".join(f"{name}={short(value)}" for name, value in row.values.items())
-        found.append(f"{row.number:>5}  {row.state:<13} {row.value:>9.4f}  {values}")
+        found.append(f"{row.number:>5}  {row.state:<13} {number(row.value):>9}  {values}")
     return [*found, f"{len(rows)} trials: {count_states(row.state for row in rows) or 'none yet'}"]
 
 
