@@ -105,6 +105,12 @@ def test_erasing_keeps_the_dtype_and_all_channels_get_the_same_value():
     assert torch.equal(RandomErasing(p=1, scale=(2.0, 2.0))(batch), batch)  # too large to fit
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float64])
+def test_resampling_preserves_the_dtype(dtype):
+    batch = torch.ones(2, 3, 8, 8, dtype=dtype)
+    assert RandomAffine(5)(batch).dtype == RandomResizedCrop(6)(batch).dtype == dtype
+
+
 def test_affine_matches_torchvision_for_the_same_parameters(monkeypatch):
     torch.manual_seed(0)
     images = torch.rand(4, 3, 20, 30)

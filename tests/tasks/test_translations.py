@@ -90,3 +90,5 @@ def epochs(callback, count):
 def test_attention_is_drawn_every_few_epochs_and_at_the_end():
     assert epochs(Watched(every_n_epochs=3), 6) == ["002", "005"]
     assert epochs(Watched(every_n_epochs=3), 7) == ["002", "005", "006"]
+    with pytest.raises(ValueError, match="every_n_epochs must be at least 1, got 0"):
+        Translations(every_n_epochs=0)

@@ -204,6 +204,7 @@ def test_translate_accepts_raw_text_unknown_words_and_long_sentences():
     task = translator(data)
     found = task.translate(["The cat sleeps.", "Zyzzyva!", "a b c d e f g h i j"])
     assert [len(one) for one in found] == [1, 1, 1]
+    assert task.translate([]) == []
     assert task.encode(["a b c d e f g h i j"])[1].tolist() == [5]  # four words and EOS
     source, target, attention = task.attention("The cat sleeps.", found[0][0].tokens)
     assert attention.shape == (len(target), len(source))

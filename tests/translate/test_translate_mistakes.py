@@ -52,8 +52,9 @@ def test_invalid_input_causes_a_one_line_error_that_names_its_source(translate, 
             assert word.replace("standard input", where) in err
 
 
-def test_empty_text_missing_files_and_missing_runs_are_errors(translate, tmp_path):
+def test_invalid_text_missing_files_and_missing_runs_are_errors(translate, tmp_path):
     assert "TEXT is empty" in translate(" ")[2]
+    assert translate("caf\udce9") == (2, [], "error: TEXT is not valid UTF-8\n")
     missing = translate("--input", tmp_path / "nowhere.txt")
     assert (missing[0], len(missing[2].splitlines())) == (2, 1)
     assert "nowhere.txt does not exist" in missing[2]

@@ -1,9 +1,11 @@
 """Tests map-style datasets that are used as image data."""
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch.utils.data import Dataset, Subset
+from torchvision.transforms.v2.functional import to_pil_image
 
 from lit_engine.data.images import DatasetImages, ImageData, Samples
 from lit_engine.errors import DataError
@@ -14,26 +16,24 @@ class Pairs(Dataset):
 
     classes = ("a", "b")
 
-    def __init__(self, size, picture=False):
-        self.size, self.picture = size, picture
+    def __init__(self, size, convert=torch.clone):
+        self.size, self.convert = size, convert
         self.targets = [index % 2 for index in range(size)]
 
     def __len__(self):
         return self.size
 
     def __getitem__(self, index):
-        if self.picture:
-            return Image.new("L", (3, 3), index), self.targets[index]
-        return torch.full((1, 3, 3), index, dtype=torch.uint8), self.targets[index]
+        return self.convert(torch.full((1, 3, 3), index, dtype=torch.uint8)), self.targets[index]
 
 
 def make(train=None, **kwargs):
     return DatasetImages(train, input_shape=(1, 3, 3), mean=[0.5], std=[0.5], num_workers=0, **kwargs)
 
 
-@pytest.mark.parametrize("picture", [False, True])
-def test_batches_match_the_dataset_samples(picture):
-    data = make(Pairs(20, picture=picture), val=Pairs(5), batch_size=6)
+@pytest.mark.parametrize("convert", [torch.clone, torch.Tensor.numpy, to_pil_image])
+def test_batches_match_the_dataset_samples(convert):
+    data = make(Pairs(20, convert), val=Pairs(5), batch_size=6)
     data.setup("fit")
     seen = []
     for batch in data.train_dataloader():
@@ -120,6 +120,23 @@ def test_invalid_targets_of_loaded_samples_are_errors(wrong, message, num_worker
     data.setup("fit")
     with pytest.raises(DataError, match=message):
         list(data.train_dataloader())
+
+
+class Cropped(Pairs):
+    """Dataset that crops masks. `targets` contains the whole masks."""
+
+    def __init__(self, size):
+        super().__init__(size)
+        self.targets = np.zeros((size, 5, 4), int)
+
+    def __getitem__(self, index):
+        return torch.zeros(1, 3, 3), self.targets[index, :3, :3]
+
+
+def test_listed_masks_may_be_larger_than_the_masks_of_the_samples():
+    data = make(Cropped(20), val=Cropped(5), batch_size=20)
+    data.setup("fit")
+    assert next(iter(data.train_dataloader())).targets.shape == (20, 3, 3)
 
 
 def test_images_with_an_unknown_range_raise_an_error():

@@ -1,5 +1,7 @@
 """Fingerprints differ if and only if the data differ, wherever the data are stored."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -58,6 +60,11 @@ class Table:
         return np.array(self._values)
 
 
+@dataclass(slots=True)
+class Sample:
+    label: int
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -69,6 +76,8 @@ class Table:
         (np.array(["a", None], dtype=object), np.array(["b", None], dtype=object)),
         (["a", "b"], ["ab"]),
         ([1, 2], [1, 3]),
+        (list(np.array([1, 2])), list(np.array([1, 3]))),
+        ([Sample(1)], [Sample(2)]),
         ([ONE, TWO, ONE, TWO], [ONE, ONE, TWO, TWO]),
         ({"a", "b"}, {"a", "c"}),
         (Table([1]), Table([2])),

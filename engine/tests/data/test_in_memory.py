@@ -148,3 +148,11 @@ def test_stratified_split_rounds_up_largest_remainders_and_leaves_no_class_empty
     labels = torch.arange(3).repeat_interleave(torch.tensor(counts))
     _, val = stratified_split(labels, val_size)
     assert labels[val].bincount(minlength=3).tolist() == held
+
+
+def test_stratified_split_does_not_favour_the_first_of_equally_large_classes():
+    labels = torch.arange(200).repeat_interleave(4)
+    train, val = stratified_split(labels, 80)
+    assert len(labels[val].unique()) == 80
+    assert 30 < (labels[val] < 100).sum() < 50
+    assert torch.equal(stratified_split(labels, 80)[0], train)

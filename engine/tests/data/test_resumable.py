@@ -9,6 +9,7 @@ import pytest
 import torch
 from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
 from lightning.pytorch import LightningDataModule
+from test_order import Transform
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -16,6 +17,7 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     Sampler,
+    Subset,
     TensorDataset,
     WeightedRandomSampler,
     get_worker_info,
@@ -216,13 +218,41 @@ class Reshuffling(Sampler):
         yield from self.indices
 
 
+class Transforming(Noisy):
+    """Draws random numbers with a transform that has its own generator."""
+
+    def __init__(self):
+        self.transform = Transform()
+        self.transform.set_random_seed(None)
+
+    def __getitem__(self, index):
+        return index, self.transform.random.random()
+
+
+class Batches(Dataset):
+    """Loads only whole batches."""
+
+    def __getitems__(self, indices):
+        return [(index, torch.rand(())) for index in indices]
+
+
+def after_a_batch():
+    """Return a loader whose persistent worker has already read a batch, for example to infer its shape."""
+    loader = DataLoader(Noisy(), batch_size=4, shuffle=True, num_workers=1, persistent_workers=True)
+    next(iter(loader))
+    return loader
+
+
 @pytest.mark.parametrize("loader", [
     lambda: Indexing(TensorDataset(torch.arange(16)), batch_size=4, shuffle=True),
     lambda: Permuting(Noisy(), batch_size=4),
     lambda: Forwarding(Noisy(), batch_size=4, shuffle=True, num_workers=1),
     lambda: DataLoader(Noisy(), batch_size=4, sampler=Reshuffling()),
-], ids=["indexing", "permuting", "forwarding", "reshuffling"])  # fmt: skip
-def test_loaders_and_samplers_of_a_users_class_resume_exactly(fit, tmp_path, loader):
+    lambda: DataLoader(Subset(Transforming(), range(16)), batch_size=4, shuffle=True),
+    lambda: DataLoader(Subset(Batches(), range(16)), batch_size=4, shuffle=True),
+    after_a_batch,
+], ids=["indexing", "permuting", "forwarding", "reshuffling", "transforming", "batches", "persistent"])  # fmt: skip
+def test_unusual_loaders_samplers_and_datasets_resume_exactly(fit, tmp_path, loader):
     whole = fit(loader(), [SaveAt(10, tmp_path / "saved.ckpt")], max_epochs=4)
     for epoch in range(4):
         assert sorted(drawn(whole[4 * epoch : 4 * epoch + 4])) == list(range(16))

@@ -35,9 +35,10 @@ OPTIONS = (
 
 
 @pytest.mark.parametrize("targets", [["a.png", "b.png"], [[1], [2, 3]], [1]])
-def test_labels_require_one_number_per_sample(targets):
+@pytest.mark.parametrize("transform", [None, lambda mask: mask.resize((2, 2))])
+def test_labels_require_one_number_per_sample(targets, transform):
     dataset = Pairs(2)
-    dataset.targets = targets
+    dataset.targets, dataset.target_transform = targets, transform
     assert labels_of(dataset) is None
 
 

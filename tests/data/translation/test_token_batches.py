@@ -77,9 +77,9 @@ def test_order_depends_only_on_seed_and_epoch():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 3}, "one of"),
+        ({"batch_size": 3}, "one of .* got 300, 3, None: --data.batch_size=null unsets batch_size"),
         ({"batch_tokens": None}, "one of"),
-        ({"batch_tokens": 0}, "must be at least 1, got 0"),
+        ({"batch_tokens": 0}, "^the size of a batch must be at least 1, got 0"),
         ({"size": 3, "num_replicas": 4}, "3 samples cannot be split into the same number"),
     ],
 )

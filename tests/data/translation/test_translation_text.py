@@ -19,7 +19,7 @@ def test_vocabularies_contain_only_words_from_the_training_split(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"vocabulary": "bpe", "vocabulary_size": 120, "joint": True}])
-def test_checkpoint_vocabularies_override_newly_built_ones(tmp_path, options):
+def test_checkpoint_vocabularies_override_newly_built_ones(tmp_path, capsys, options):
     data = toy(tmp_path, lowercase=True, max_length=7, **options)
     torch.save(data.vocabularies, tmp_path / "a.ckpt")
     plain = torch.load(tmp_path / "a.ckpt", weights_only=True)
@@ -27,6 +27,10 @@ def test_checkpoint_vocabularies_override_newly_built_ones(tmp_path, options):
     assert again.vocabularies == data.vocabularies
     assert again.preparation == data.preparation
     assert (again.source_size, again.target_size, again.max_source_length) == (data.source_size, data.target_size, 8)
+    ignored = "lowercase is True, not False, max_length is 7, not 100" + ", vocabulary is bpe, not word" * bool(options)
+    assert capsys.readouterr().out.endswith(f"warning: the vocabularies come from a checkpoint, so {ignored}\n")
+    toy(tmp_path, lowercase=True, max_length=7, vocabularies=plain, **options)
+    assert capsys.readouterr().out == ""
 
 
 def test_vocabularies_for_a_different_language_are_rejected(tmp_path):

@@ -35,6 +35,12 @@ def test_contradictory_options_are_rejected(build, message):
         build()
 
 
+def test_length_limits_are_computed_in_double_precision_without_overflow():
+    limits = {ratio: Decoding(max_length_ratio=ratio).limits(torch.tensor([100])).item() for ratio in (0.0, 0.29, 1e20)}
+    assert limits[0.29] - limits[0.0] == int(100 * 0.29) == 28
+    assert limits[1e20] > 1e9
+
+
 def test_transformer_layers_have_independent_initial_weights():
     net = TransformerSeq2Seq(V, V, size=8, heads=2, encoder_layers=3, decoder_layers=3)
     for layers in (net.encoder, net.decoder):

@@ -85,7 +85,8 @@ def _parts(value: Any, files: list[str], seen: dict[int, Any]) -> Any:
         elif hasattr(value, "to_numpy"):  # a pandas or Polars table
             value = [value.to_numpy()]
         elif not isinstance(value, Sequence | np.ndarray) or isinstance(value, Dataset):
-            value = [(name, one) for name, one in getattr(value, "__dict__", {}).items() if name[0] != "_"]
+            slots = {name: getattr(value, name, None) for name in getattr(type(value), "__slots__", ())}
+            value = [item for item in (getattr(value, "__dict__", {}) | slots).items() if item[0][0] != "_"]
         yield f"{len(value)}\n".encode()
         for one in value[:: 1 + len(value) // MOST_ITEMS]:
             yield from _parts(one, files, seen)
