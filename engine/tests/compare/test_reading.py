@@ -102,6 +102,13 @@ def test_a_monitored_metric_of_a_single_class_is_a_metric(make_run):
     assert "val/mse/rent" not in Run.read(run).metrics
 
 
+@pytest.mark.parametrize("step", [40, 10, 20])  # with two optimizers, two batches per step, or one
+def test_a_fork_reports_the_best_of_its_own_epochs(make_run, step):
+    fork = {"run": "runs/x/parent", "checkpoint": "last.ckpt", "epochs": 2, "step": step, "rows": 2}
+    run = Run.read(make_run("child", (0.1, 0.2, 0.5, 0.4), status=None, fork=fork))
+    assert (run.metrics["val/loss"], run.forked_at) == (0.4, (2, 11))  # 10 batches per row, starting at 0
+
+
 def test_duration_is_summed_over_all_completed_fits(make_run):
     run = make_run("a")
     (first,) = json.loads((run / "provenance.json").read_text())

@@ -325,7 +325,8 @@ def test_seeds_are_paired(make_run, say):
     assert (status, "better: p 0.031 (permutation test)" in out) == (0, True)
     assert "6 seeds" in out
     assert "warning" not in out
-    assert say("compare runs/x/b runs/x/a --test val/loss")[0] == 4
+    assert say("compare runs/*/b runs/x/a* --test val/loss")[::2] == (4, "")
+    assert list(Path("runs").rglob("test.html")) == [Path("runs/x/test.html")]
     assert say("compare runs/x/a runs/x/b --test val/loss val/loss")[1] == out  # no correction for a second test
 
 
@@ -370,7 +371,8 @@ def test_metrics_of_single_targets_are_compared_over_seeds(make_run, say):
     ("metric", "is_lower"),
     [("nll", True), ("cer", True), ("translation_edit_rate", True), ("kl_divergence", True), ("hamming_distance", True),
      ("word_info_lost", True), ("cross_entropy", True), ("brier_score", True), ("tweedie_deviance_score", True),
-     ("fid", True), ("ppl", True), ("confidence", False), ("credit", False), ("layer_f1", False), ("recall", False)],
+     ("fid", True), ("ppl", True), ("rmsle", True), ("kl_div", True), ("bpb", True), ("eer", True),
+     ("confidence", False), ("credit", False), ("layer_f1", False), ("recall", False)],
 )  # fmt: skip
 def test_direction_of_a_metric_is_inferred_from_its_name(make_run, say, metric, is_lower):
     for name, value in (("a", 0.3), ("b", 0.2)):

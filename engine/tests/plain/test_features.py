@@ -325,6 +325,7 @@ def test_layers_created_by_hooks_are_forked_and_initialized(lit, in_setup):
     )
     assert "  loaded: 3\n" in initialized.out
     assert "missing" not in initialized.out
+    assert "  loaded: 3\n" in lit(f"fit {model} --init_from {whole} --epochs 1 --find lr").out
 
 
 class SetupLayers(LateLayers):

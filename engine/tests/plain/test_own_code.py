@@ -29,6 +29,7 @@ from lit_engine.errors import UserError
 from lit_engine.load import load_model
 from lit_engine.run.directory import RunDir
 from lit_engine.tools.export.parts import name_tensors
+from lit_engine.tools.runs.reading import Run, lower_is_better
 from lit_engine.training.plain import complete_validation, seed_setup
 
 DATA = "--data metric_objects.Data --trainer.log_every_n_steps=3 --epochs 2"
@@ -379,6 +380,7 @@ def test_the_checkpoint_callback_of_a_module_selects_the_best_checkpoint(lit):
     fit = json.loads((run / "metrics.json").read_text())["fit"]
     assert fit["best_checkpoint"] == str(best.relative_to(run / "checkpoints"))
     assert "best val/acc" in fit
+    assert not lower_is_better(Run.read(run), "val/acc")
     run = run.rename(run.with_name("moved"))
     done = lit(f"test {run}")
     assert f"checkpoint: {run}/checkpoints/{fit['best_checkpoint']}\n" in done.out

@@ -732,6 +732,13 @@ def test_a_fork_of_the_best_checkpoint_matches_its_parent(lit, monkeypatch, opti
     assert differences(run, fork.run) == []
 
 
+def test_the_curves_of_a_fork_with_two_optimizers_have_a_time_axis(lit):
+    """The global step counts the steps of both optimizers, but metrics.csv counts batches."""
+    child = lit(f"fit --fork {lit(command('gan')).run} --epochs 3 --name child").run
+    assert lit(f"compare {child} --metric val_realism --html page.html").status == 0
+    assert "val_realism by minutes" in Path("page.html").read_text()
+
+
 @pytest.mark.parametrize("options", ["", "--trainer.val_check_interval=5"])
 def test_resuming_from_an_interrupted_validation_can_disable_validation(lit, monkeypatch, options):
     fit = f"fit --model=metric_objects.Classifier --data=metric_objects.Data --trainer.max_epochs=2 {options}"

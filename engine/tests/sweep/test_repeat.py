@@ -174,6 +174,14 @@ def test_sample_averaged_metrics_are_also_pooled_over_folds(lit, inline, monkeyp
     assert told["command"] == "toy repeat 'as typed'"
 
 
+def test_folds_with_drawn_seeds_form_one_group_and_can_be_continued(lit, inline):
+    inline.update({"fold-0": lambda workers: 1, "fold-1": lambda workers: 1})
+    assert lit(f"repeat {QUICK} --seed_everything=true --folds 2").status == 1
+    again = lit(f"repeat {QUICK} --seed_everything=true --folds 2")
+    assert again.status == 0, again.err
+    assert "±" in again.out
+
+
 def test_an_interrupted_prediction_ends_the_command(lit, inline, monkeypatch):
     commands, main = [], repeat.main
 

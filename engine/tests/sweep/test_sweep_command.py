@@ -83,10 +83,10 @@ def test_a_dry_run_prints_its_commands_as_json(lit, written):
 def test_a_sweep_is_not_continued_with_a_changed_config(lit, written, monkeypatch):
     monkeypatch.setattr(worker.Workers, "run", lambda self: 0)
     file, config = written({"model.optimizer.lr": {"values": [0.01, 0.02]}}), Path("configs/quickstart.yaml")
-    assert lit(f"sweep {file}").err == ""
-    assert lit(f"sweep {file}").err == ""
+    assert lit(f"sweep {file} --seed_everything=true").err == ""
+    assert lit(f"sweep {file} --seed_everything=true").err == ""  # drawn seeds are no change
     config.write_text(config.read_text().replace("batch_size: 64", "batch_size: 32"))
-    result = lit(f"sweep {file}")
+    result = lit(f"sweep {file} --seed_everything=true")
     assert result.status == 2
     assert (
         result.err == "error: the trials in sweeps/sweep used other values of data.batch_size: choose another --dir\n"

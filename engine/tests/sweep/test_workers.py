@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import optuna
 import pytest
@@ -271,6 +272,11 @@ def test_the_report_can_be_written_after_the_folder_was_moved(sweep, tmp_path):
     assert re.findall('aria-label="(.*?)"', page) == ["val/score by trial", "val/score by curve"]  # fail does not vary
     assert "Importance" not in page
     assert report.lines(moved.rows(), "val/score")[-1] == "6 trials: 3 finished, 3 failed"
+
+
+def test_the_table_shows_the_digits_of_small_values():
+    trials = [study.Trial(k, "finished", v, {}, 1.0, Path("x"), "", "") for k, v in enumerate((1.2e-5, 0.25))]
+    assert [line.split()[2] for line in report.lines(trials, "val/mse")[1:3]] == ["1.2e-05", "0.2500"]
 
 
 def test_a_quantised_parameter_is_plotted(tmp_path, read):

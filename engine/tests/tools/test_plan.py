@@ -64,10 +64,12 @@ def test_predicted_time_includes_steps_validations_and_epoch_overhead(lit, slow)
     ("--trainer.max_epochs=5 --trainer.check_val_every_n_epoch=2", (5, 35, 2)),
     ("--trainer.max_epochs=2 --trainer.val_check_interval=0.5", (2, 14, 4)),
     ("--trainer.max_epochs=2 --trainer.limit_val_batches=0 --trainer.callbacks=[]", (2, 14, 0)),
+    ("--trainer.max_epochs=3 --data.batch_size=437", (3, 3, 3)),
 ])  # fmt: skip
 def test_predicts_the_number_of_epochs_steps_and_validations(lit, options, length):
     found = planned(lit, options)
     assert (found["epochs"], found["steps"], found["validations"]) == length
+    assert min(found["seconds_per_step"], found["samples_per_second"]) > 0
 
 
 def test_only_the_first_process_prints_json(lit, monkeypatch):
@@ -127,6 +129,7 @@ def test_running_out_of_memory_causes_a_one_line_error(lit, monkeypatch):
     ("--plan --find lr", "--plan only works for a new run: remove --find"),
     ("--plan --resume --run_name=a", "--plan only works for a new run: remove --resume"),
     ("--json", "--json needs --plan"),
+    ("--plan --trainer.max_epochs=0", "there are no steps to train"),
     ("--plan --trainer.max_epochs=-1", "set trainer.max_epochs or max_steps"),
 ])  # fmt: skip
 def test_invalid_options_cause_one_line_errors(lit, options, message):

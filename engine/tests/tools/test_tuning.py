@@ -108,6 +108,19 @@ def test_find_batch_size_stops_at_the_number_of_samples(lit, monkeypatch):
     assert not [message for message in messages if "will continue" in message or "weights_only" in message]
 
 
+def test_find_batch_size_halves_a_size_that_does_not_fit(lit, monkeypatch):
+    step = ImageClassifier.training_step
+
+    def limited(self, batch, batch_idx):
+        if len(batch[1]) > 50:
+            raise RuntimeError("CUDA out of memory.")
+        return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(ImageClassifier, "training_step", limited)
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} --find batch_size")
+    assert "suggested: --data.batch_size=32 (the largest of 128, 64… that fits in memory" in result.out
+
+
 def test_find_rejects_other_values_other_commands_and_existing_runs(lit, trained):
     assert "find" in lit(f"fit -c configs/quickstart.yaml {TINY} --find luck").err
     assert lit(f"test -c configs/quickstart.yaml {TINY} --find lr").status == 2

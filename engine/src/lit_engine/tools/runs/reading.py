@@ -64,6 +64,7 @@ class Run:
             if fork:  # earlier versions did not record the number of copied rows
                 copied = fork.get("rows", sum(int(row["step"]) < fork["step"] for row in rows))
             inherited, own = rows[:copied], rows[copied:]
+            forked_at = int(inherited[-1]["step"]) + 1 if inherited else fork["step"] if fork else 0
             fit, test = sections.get("fit", {}), sections.get("test", {})
             monitor, maximize = find_monitor(options)
             if monitor is None:  # a checkpoint callback without options, or from `configure_callbacks`
@@ -94,7 +95,7 @@ class Run:
                 metrics={**validated, **numbers(test, "test"), **trained},
                 parts=parts_of(test),
                 rows=rows,
-                forked_at=(fork.get("epochs", 0), int(inherited[-1]["step"]) + 1) if fork and inherited else (0, 0),
+                forked_at=(fork.get("epochs", 0) if fork else 0, forked_at),
                 data=(last.get("data") or {}) if "data.fold" not in options else {},
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
