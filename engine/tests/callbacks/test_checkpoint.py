@@ -106,15 +106,19 @@ def test_keep_last_does_not_keep_epochs_that_are_saved_for_other_reasons(trainer
     assert kept == ["epoch003.ckpt", "epoch005.ckpt"]
 
 
+class Saved(Callback):
+    """Appends a counter of the trainer to `found` for each saved checkpoint."""
+
+    def __init__(self, found, counter):
+        self.found, self.counter = found, counter
+
+    def on_save_checkpoint(self, trainer, module, checkpoint):
+        self.found.append(getattr(trainer, self.counter))
+
+
 def test_the_last_epoch_is_saved_regardless_of_every_n_epochs(trainer, tmp_path):
-    callback = Checkpoint(monitor=None, every_n_epochs=2)
     saved = []
-
-    class Saved(Callback):
-        def on_save_checkpoint(self, trainer, module, checkpoint):
-            saved.append(trainer.current_epoch)
-
-    parts = [Saver(), callback, Saved()]
+    parts = [Saver(), Checkpoint(monitor=None, every_n_epochs=2), Saved(saved, "current_epoch")]
     trainer(max_epochs=5, callbacks=parts, enable_checkpointing=True).fit(task(), datamodule=Images())
     assert saved == [0, 2, 4, 5]  # completed epochs
     assert read(tmp_path / "checkpoints" / "last.ckpt")["epoch"] == 5
@@ -142,6 +146,33 @@ def test_a_stop_that_waits_for_min_steps_loses_no_batch(trainer, tmp_path):
     run.fit(resumed, datamodule=Images(), ckpt_path=last, weights_only=True)
     assert run.global_step == 8
     assert torch.equal(resumed.net[1].weight, whole.net[1].weight)
+
+
+class Pair(LightningModule):
+    """Steps two optimizers for each batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.weights = nn.ParameterList([torch.zeros(()), torch.zeros(())])
+
+    def training_step(self, batch, batch_idx):
+        for weight, optimizer in zip(self.weights, self.optimizers(), strict=True):
+            self.manual_backward((weight - 1) ** 2)
+            optimizer.step()
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD([weight], lr=0.1) for weight in self.weights]
+
+
+def test_two_steps_per_batch_may_skip_every_n_steps_and_max_steps(trainer, tmp_path):
+    saved, options = [], {"max_epochs": 2, "enable_checkpointing": True}
+    parts = [Saver(), Checkpoint(monitor=None, every_n_steps=3), Saved(saved, "global_step")]
+    trainer(callbacks=parts, max_steps=5, **options).fit(Pair(), datamodule=Images())
+    assert saved == [0, 4, 6]
+    run = trainer(callbacks=[Saver(), Checkpoint(monitor=None)], **options)
+    run.fit(Pair(), datamodule=Images(), ckpt_path=tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
+    assert run.global_step == 16
 
 
 @pytest.mark.parametrize(("options", "message"), [

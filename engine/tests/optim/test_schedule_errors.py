@@ -110,6 +110,11 @@ def test_monitor_is_required_for_plateaus_and_rejected_for_other_schedules(error
         assert "ReduceLROnPlateau needs a metric to monitor" in error_of(schedule)
 
 
+def test_plateaus_cannot_be_checked_after_each_step(error_of):
+    message = error_of(Schedule(torch_schedulers.ReduceLROnPlateau, "step", frequency=4, monitor="val/loss"))
+    assert message == "schedulers[0]: a schedule that monitors a metric needs interval: epoch"
+
+
 def test_rejects_multiplying_schedules_that_are_not_factors(error_of):
     for scheduler in (
         ONE_CYCLE,

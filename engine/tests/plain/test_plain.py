@@ -809,7 +809,8 @@ def test_commands_need_data_or_a_module_with_dataloaders(lit):
 
 
 def test_reports_that_no_best_checkpoint_is_kept_without_a_validation_loss(lit, unusual):
-    result = lit("fit --model unusual.Quiet --data metric_objects.Data --epochs 2")
+    often = "--trainer.val_check_interval=0.25"
+    result = lit(f"fit --model unusual.Quiet --data metric_objects.Data --epochs 2 {often}")
     assert result.out.count("no best checkpoint is kept, because no validation loss is logged") == 1
 
 

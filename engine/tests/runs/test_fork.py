@@ -141,6 +141,12 @@ def test_changing_options_other_than_the_lr_keeps_the_schedule(lit):
     assert float(rates(new, 30)[0]) == 0.1
 
 
+def test_new_options_apply_with_any_checkpoint_plugin(lit, trained):
+    plugin = "[{class_path: lightning.pytorch.plugins.io.TorchCheckpointIO}]"
+    child = fork(lit, trained, "--epochs 4 --lr 0.1", CONSTANT, ["--trainer.plugins", plugin]).run
+    assert float(rates(child, 30)[0]) == 0.1
+
+
 def test_an_interrupted_fork_resumes_bit_for_bit(lit, monkeypatch):
     parent = fit(lit, "--epochs 2")
     more = "--lr 0.002 --epochs 4"

@@ -46,10 +46,11 @@ def test_a_batch_norm_error_for_a_single_sample_suggests_drop_last(lit):
     assert "--data.drop_last=true" in error.value.__notes__[1]
 
 
-def test_an_accumulation_schedule_resumes_mid_epoch(lit, monkeypatch):
+@pytest.mark.parametrize("reload", [0, 1])
+def test_an_accumulation_schedule_resumes_mid_epoch(lit, monkeypatch, reload):
     name = "lightning.pytorch.callbacks.GradientAccumulationScheduler"
-    scheduled = f"--trainer.callbacks+=[{{class_path: {name}, init_args: {{scheduling: {{0: 1, 1: 3}}}}}}]"
-    command = [*FIT.split(), scheduled, "--run_name"]
+    scheduled = f"--trainer.callbacks+=[{{class_path: {name}, init_args: {{scheduling: {{0: 2, 1: 3}}}}}}]"
+    command = [*FIT.split(), scheduled, f"--trainer.reload_dataloaders_every_n_epochs={reload}", "--run_name"]
     whole = lit([*command, "whole"])
     with monkeypatch.context() as patch:
         at_call(patch, ImageClassifier, "training_step", 15, signal.SIGUSR1)  # the fifth batch of the second epoch

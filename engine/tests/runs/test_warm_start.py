@@ -7,7 +7,7 @@ from torch import nn
 
 from lit_engine.checkpoints.io import read
 from lit_engine.checkpoints.warm_start import check_fits, check_kept, warm_start
-from lit_engine.checkpoints.weights import match
+from lit_engine.checkpoints.weights import match, rename_prefixes
 from lit_engine.errors import CheckpointError, UserError
 from toy.models import MLP
 
@@ -39,6 +39,10 @@ def test_missing_and_unexpected_weights_are_listed():
     new = nn.ModuleDict({"body": nn.Linear(2, 3), "new": nn.Linear(3, 1, bias=False)})
     lines = str(match(new, old.state_dict())).splitlines()
     assert lines == ["  loaded: 2", "  missing: 1 (new.weight)", "  unexpected: 2 (old.weight, old.bias)"]
+
+
+def test_a_longer_prefix_may_cover_every_name_of_a_shorter_one():
+    assert rename_prefixes({"net.backbone.weight": 1}, {"net.": "", "net.backbone.": "body."}) == {"body.weight": 1}
 
 
 def test_missing_batch_counts_of_norm_layers_are_not_reported(tmp_path):

@@ -9,7 +9,9 @@ from torch import nn
 from killing import at_call
 from lit_engine.callbacks.record import RunRecord
 from lit_engine.checkpoints.io import read
+from lit_engine.run.directory import RunDir
 from lit_engine.training.task import Task
+from toy.tasks import ImageClassifier
 
 FIT = (
     "fit -c configs/quickstart.yaml --model.net=test_out_of_memory.Net --trainer.max_epochs=2 "
@@ -17,6 +19,7 @@ FIT = (
     "--trainer.log_every_n_steps=1 --trainer.accelerator=cpu --trainer.callbacks=[] --data.val_size=1000 "
     "--data.train_transforms=null"  # random draws depend on the micro-batch
 )
+EVERY_FOURTH = "--trainer.val_check_interval=4 --trainer.check_val_every_n_epoch=null"
 STEPS = 7  # per epoch; the last one has 53 samples
 
 
@@ -107,11 +110,11 @@ def test_a_step_is_repeated_with_half_the_micro_batch(lit, limit, monkeypatch, w
 def test_gradients_match_the_full_batch_and_resuming_is_exact(lit, limit, monkeypatch):
     """Memory runs out twice, for 64 and for 32 samples. Then the run is stopped, and resumed without options.
 
-    Both options count batches, and give each epoch six steps and two validations.
+    The options count batches. Each epoch has six steps, and every fourth step of the run is followed by a validation.
     """
-    command = f"{FIT} --trainer.limit_train_batches=6 --trainer.val_check_interval=3"
+    command = f"{FIT} --trainer.limit_train_batches=6 {EVERY_FOURTH}"
     whole = lit(command, "--run_name=whole")
-    limit("backward", 16, 3)
+    limit("backward", 16, 8)  # in the second epoch
     halved = lit(command, "--run_name=halved")
     assert (halved.status, halved.err.count("out of memory")) == (0, 2), halved.err
     with monkeypatch.context() as patch:
@@ -129,16 +132,17 @@ def test_gradients_match_the_full_batch_and_resuming_is_exact(lit, limit, monkey
 
 def test_changing_gradient_accumulation_requires_adjusting_limits(lit):
     """Otherwise, epochs would be shorter, because the limits count micro-batches."""
-    limits = "--trainer.limit_train_batches=6 --trainer.val_check_interval=3"
+    limits = f"--trainer.limit_train_batches=6 {EVERY_FOURTH}"
     run = lit(f"{FIT} --model.schedulers=null {limits} --run_name=a").run
     more = f"fit --run {run} --trainer.max_epochs=3 --trainer.accumulate_grad_batches=2"
     result = lit(more)
     assert (result.status, len(result.err.splitlines())) == (2, 1)
     assert "also set --trainer.limit_train_batches=12" in result.err
-    assert "also set --trainer.val_check_interval=6" in lit(f"{more} --trainer.limit_train_batches=12").err
-    result = lit(f"{more} --trainer.limit_train_batches=12 --trainer.val_check_interval=6")
+    assert "also set --trainer.val_check_interval=8" in lit(f"{more} --trainer.limit_train_batches=12").err
+    result = lit(f"{more} --trainer.limit_train_batches=12 --trainer.val_check_interval=8")
     assert result.status == 0, result.err
     assert last(run)["global_step"] == 18
+    assert [row["step"] for row in RunDir(run).history()[1] if row["val/loss"]] == ["3", "7", "11", "15"]
 
 
 @pytest.mark.parametrize("options", [
@@ -158,5 +162,23 @@ def test_a_step_that_may_have_changed_weights_is_not_repeated(lit, monkeypatch):
         fail(None)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    with pytest.raises(torch.OutOfMemoryError):
+        lit(FIT)
+
+
+@pytest.mark.parametrize("count", [
+    lambda task, targets: task.log("train/seen", float(len(targets)), on_epoch=True, reduce_fx="sum"),
+    lambda task, targets: task.confusion.update(targets, targets),
+], ids=["log", "metric"])  # fmt: skip
+def test_a_step_whose_samples_were_counted_elsewhere_is_not_repeated(lit, limit, monkeypatch, count):
+    """Otherwise, the values of `self.log` and torchmetrics would contain some of its samples twice."""
+    original = ImageClassifier.training_step
+
+    def step(self, batch, batch_idx):
+        count(self, batch[1])
+        return original(self, batch, batch_idx)
+
+    monkeypatch.setattr(ImageClassifier, "training_step", step)
+    limit("backward", 32, 3)
     with pytest.raises(torch.OutOfMemoryError):
         lit(FIT)

@@ -104,6 +104,36 @@ def test_micro_batches_without_counted_samples_have_zero_weight(trainer, ignored
     assert difference(task.net.state_dict(), by_hand([(images[kept], targets[kept])])) < 1e-13
 
 
+class ByLayer(ImageClassifier):
+    """Steps one optimizer per layer at the end of the epoch, and then the first one with another loss."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.automatic_optimization = False
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD(layer.parameters(), lr=0.5) for layer in (self.net[1], self.net[3])]
+
+    def training_step(self, batch, batch_idx):
+        self.manual_backward(super().training_step(batch, batch_idx))
+        if self.trainer.is_last_batch:
+            for optimizer in self.optimizers():
+                optimizer.step()
+                optimizer.zero_grad()
+            self.manual_backward(self.net[1].weight.square().mean())
+            self.optimizers()[0].step()
+
+
+def test_several_optimizers_share_the_mean_of_their_loss(trainer):
+    """The epoch is one step, with one batch or four micro-batches."""
+    states = []
+    for size in (SIZE, 8):
+        task = ByLayer(net(), None, NAMES, [0.4], [0.3]).double()
+        trainer(max_epochs=1).fit(task, datamodule=Doubles(batch_size=size, seed=1))
+        states.append(task.net.state_dict())
+    assert difference(*states) < 1e-13
+
+
 def test_accumulation_that_changes_between_epochs_matches_plain_pytorch(trainer):
     data = Doubles(batch_size=8, seed=1)
     sizes = [[1, 1, 1, 1], [3, 1], [4]]
@@ -138,12 +168,13 @@ def test_two_processes_match_one_process(trainer, tmp_path, sizes, big, steps):
 
 
 def test_lbfgs_matches_plain_pytorch(trainer):
-    """LBFGS computes the loss several times per step, each time with its own gradient."""
+    """LBFGS computes the loss several times per step, each with its own gradient. Only the first loss is logged."""
     lbfgs = partial(torch.optim.LBFGS, lr=0.5, max_iter=4)
-    mine = trained(trainer, SIZE, options={"optimizer": lbfgs})
+    task, runner = classifier(net(), optimizer=lbfgs).double(), trainer(max_epochs=3)
+    data = Doubles(batch_size=SIZE, seed=1)
+    runner.fit(task, datamodule=data)
     model = net()
     optimizer = lbfgs(model.parameters())
-    data = Doubles(batch_size=SIZE, seed=1)
     for epoch in range(3):
         ((images, targets),) = windows(data, epoch, [1])
 
@@ -153,7 +184,9 @@ def test_lbfgs_matches_plain_pytorch(trainer):
             loss.backward()
             return loss
 
-        optimizer.step(closure)
-    assert difference(mine, model.state_dict()) == 0
+        first = optimizer.step(closure)
+    assert difference(task.net.state_dict(), model.state_dict()) == 0
+    assert runner.callback_metrics["train/samples"] == SIZE
+    assert runner.callback_metrics["train/loss"] == pytest.approx(first.item())
     with pytest.raises(ValueError, match="use one process, and set accumulate_grad_batches to 1"):
         trained(trainer, SIZE // 2, options={"optimizer": lbfgs}, accumulate_grad_batches=2)

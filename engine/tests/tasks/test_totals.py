@@ -136,6 +136,23 @@ def test_the_step_loss_is_logged_even_if_the_task_sums_no_loss(trainer, tmp_path
     assert min(losses) > 0
 
 
+def test_a_manual_task_that_returns_nothing_logs_its_steps(trainer, tmp_path):
+    class Manual(Own):
+        def training_step(self, batch, batch_idx):
+            self.manual_backward(super().training_step(batch, batch_idx))
+            self.optimizers().step()
+
+        def evaluation_step(self, batch, split):
+            return super().training_step(batch, 0)
+
+    task, runner = Manual(), trainer(max_epochs=1, log_every_n_steps=1, logger=[MetricsCSV(tmp_path)])
+    task.automatic_optimization = False
+    runner.fit(task, datamodule=Images(batch_size=8))
+    rows = RunDir(tmp_path).history()[1]
+    assert [row["step"] for row in rows if float(row["train/loss_step"]) > 0] == ["0", "1", "2", "3"]
+    assert all(row["lr"] and row["train/gradient_norm"] for row in rows)
+
+
 class ByProcess(Own):
     """Task whose processes log different metrics, as can happen with one metric per language and few batches."""
 

@@ -150,6 +150,11 @@ class StepMean:
             return loss * (count.to(wide) / _divisor(self._unit))
         return loss * (count / _divisor(self._unit))
 
+    def start_backward(self) -> None:
+        """Leave the gradients of the next backward pass unscaled, unless they are gradients of a weighed loss."""
+        if self._count is None:
+            self._factor = None
+
     def rescale(self, optimizer: Any, trainer: Any) -> None:
         """Divide the gradients by the step's total number of samples across all processes, before gradient clipping."""
         if self._count is not None:
@@ -162,7 +167,7 @@ class StepMean:
                 # `accumulated * size` undoes the divisions by Lightning (micro-batches) and by DDP or FSDP2 (replicas).
                 self._factor = _divisor(unit) * (accumulated * size) / _divisor(total)
             self._count = None
-        # Without a new loss, another optimizer uses the gradients of the same loss.
+        # Without a new backward pass, another optimizer uses the gradients of the same loss.
         if self._factor is not None and (found := local_shards(gradients(optimizer))):
             multiply_all(found, self._factor)
 

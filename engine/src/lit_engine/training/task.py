@@ -269,6 +269,9 @@ class Task(_lightning.QuickModule):
         """Return whether a training step can compute its loss more than once."""
         return not self.automatic_optimization or isinstance(self.optimizers(use_pl_optimizer=False), LBFGS)
 
+    def on_before_backward(self, loss: Tensor) -> None:
+        self._step_mean.start_backward()
+
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Rescale the gradients to match the mean loss over the whole step."""
         self._step_mean.rescale(optimizer, self.trainer)
