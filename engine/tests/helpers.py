@@ -76,13 +76,19 @@ def free_port():
         return found.getsockname()[1]
 
 
-def run_in(folder, *args, package="toy"):
+# Runs a command in a terminal.
+IN_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+
+
+def run_in(folder, *args, package="toy", in_terminal=False):
     """Run `toy ARGS` in a separate process, which may start others, and return its output."""
     path = os.pathsep.join([str(TOY.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    command = [sys.executable, "-m", package, *args]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr[-2000:]
+    command = [*([sys.executable, "-c", IN_TERMINAL] if in_terminal else []), sys.executable, "-m", package, *args]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, cwd=folder, env=environment, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, (done.stdout if in_terminal else done.stderr)[-2000:]
     return done.stdout
 
 

@@ -159,6 +159,8 @@ def test_training_images_are_captioned_with_their_labels():
     figure = viz.draw_training_images(torch.rand(3, 3, 4, 4), targets, names)
     captions = [text.get_text() for text in figure.axes[0].texts]
     assert captions == ["no label", "label 0\nlabel 2", "label 0\nlabel 1\nlabel 2\nand 4 more"]
+    figure = viz.draw_training_images(torch.rand(3, 3, 4, 4), torch.tensor([6, 7, -100]), names)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["label 6", "7", "-100"]
 
 
 def test_reliability_diagram_shows_accuracy_and_sample_count_per_bin():

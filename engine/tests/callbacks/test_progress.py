@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import math
 import re
@@ -9,8 +10,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from lightning.pytorch.demos.boring_classes import BoringModel
 from rich.console import Console
 
+from helpers import SaveAt
+from lit_engine.callbacks import progress
 from lit_engine.callbacks.progress import display
 from lit_engine.training.signals import Interrupted, Signals
 
@@ -58,6 +62,18 @@ def test_the_progress_display_has_two_lines_at_any_width(width):
     facts = ["12:34:56 left", "1,234,567 samples/s", "lr 0.00123"]
     Console(file=text, width=width).print(display("epoch 99 (100 of 100)", 99, 100, facts, "x 1.0  " * 99))
     assert len(text.getvalue().splitlines()) == 2
+
+
+def test_the_speed_after_a_resume_within_an_epoch_counts_only_new_batches(trainer, tmp_path, monkeypatch):
+    file, seconds, speeds = tmp_path / "saved.ckpt", itertools.count(), []
+    monkeypatch.setattr(progress, "perf_counter", lambda: next(seconds))
+    monkeypatch.setattr(progress, "SECONDS", 0)
+    monkeypatch.setattr(progress, "display", lambda *args: speeds.append(float(args[3][1].split()[0])) or "")
+    trainer(max_epochs=1, callbacks=[SaveAt(40, file)]).fit(BoringModel())
+    resumed = trainer(max_epochs=1, callbacks=[progress.TerminalProgress(Signals())], limit_val_batches=0)
+    resumed.fit(BoringModel(), ckpt_path=file)
+    assert len(speeds) == 24
+    assert max(speeds) <= 1
 
 
 @pytest.mark.parametrize("shown", [True, False])

@@ -4,10 +4,12 @@ from functools import partial
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, LightningDataModule
+from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.strategies import DDPStrategy
 from small_images import Images
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from helpers import SaveAt, Versioned
 from lit_engine.callbacks.averaging import EMA, SWA
@@ -72,6 +74,26 @@ def test_swa_with_batch_norm_needs_a_data_module_with_a_loader_method(trainer):
     loader = data.train_dataloader()
     with pytest.raises(UserError, match="data module needs a method `loader"):
         trainer(max_epochs=2, limit_val_batches=0, callbacks=[SWA()]).fit(task(), loader)
+
+
+class OfRows(BoringModel):
+    def step(self, batch):
+        return super().step(batch[0])
+
+
+class Rows(LightningDataModule):
+    def loader(self, split):
+        return DataLoader(TensorDataset(torch.arange(64.0).view(8, 8)), batch_size=4)
+
+    def train_dataloader(self):
+        return self.loader("train")
+
+
+def test_a_loader_method_may_return_an_ordinary_dataloader(trainer):
+    module = OfRows()
+    module.layer = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 2))
+    trainer(max_epochs=1, limit_val_batches=0, callbacks=[SWA(start=0)]).fit(module, datamodule=Rows())
+    assert module.layer[0].running_mean.tolist() == list(range(28, 36))
 
 
 @pytest.mark.parametrize("step", [STEPS, STEPS + 2])

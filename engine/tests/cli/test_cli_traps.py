@@ -125,11 +125,13 @@ def test_the_first_config_names_the_run_for_both_spellings_of_the_option(flag):
     assert prepare(["fit", f"{flag}configs/quickstart.yaml", "-c", "other.yaml"]).config_name == "quickstart"
 
 
-def test_a_column_or_file_may_have_the_same_name_as_a_class():
+def test_a_column_file_or_logger_may_have_the_same_name_as_a_class():
     classes = ["--data=Digits", "--data.train_transforms+=Noise", "--model.parameter_groups=ParameterGroups"]
-    words = prepare(["fit", "--data.target_names=Group", "--data.file=Digits", *classes]).args
-    assert words[1:3] == ["--data.target_names=Group", "--data.file=Digits"]
-    assert all(re.search("=(toy|lit_engine)\\.", word) for word in words[3:])
+    classes += ["--trainer.callbacks+=EMA", "--trainer.callbacks.class_path=EMA"]
+    texts = ["--data.target_names=Group", "--data.file=Digits", "--trainer.logger.name=EMA"]
+    words = prepare(["fit", *texts, *classes]).args
+    assert words[1:4] == texts
+    assert all(re.search("=(toy|lit_engine)\\.", word) for word in words[4:])
 
 
 def test_command_line_options_override_checkpoint_hyperparameters(lit, trained):

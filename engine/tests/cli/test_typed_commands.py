@@ -69,6 +69,12 @@ def test_lr_option_sets_the_learning_rate_of_a_plain_module(lit, workspace, monk
     )
     assert lit("fit mine.yaml --lr 0.25 --name a --epochs 1 --trainer.limit_train_batches=1").status == 0
     assert config_of(workspace, "a")["model"]["init_args"]["learning_rate"] == 0.25
+    (workspace / "runs").rename("others")
+    for run in ("latest", "--run=latest", "--fork=latest", "--fork=latest@last", "others/mine/a"):
+        assert "--model.learning_rate=0.5" in expand(PROJECT, ["fit", run, "--runs_dir=others", "--lr=0.5"])
+    (workspace / "quickstart").mkdir()
+    for words in (["quickstart"], ["latest", "quickstart", "--runs_dir=others"]):  # a config, not the folder or the run
+        assert "--model.optimizer.lr=0.5" in expand(PROJECT, ["fit", *words, "--lr=0.5"])
 
 
 def test_a_run_can_be_given_as_a_positional_argument(lit, workspace):

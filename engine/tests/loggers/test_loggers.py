@@ -82,8 +82,9 @@ def test_without_an_api_key_wandb_logs_offline_into_the_run_directory(lit, tmp_p
 
 
 def test_the_summary_contains_the_best_epoch_and_no_metrics_are_printed(lit, server):
-    # with this learning rate, the loss rises in a later epoch
-    done = lit(FIT, "--trainer.max_epochs=3 --model.optimizer.lr=1.0 --trainer.log_every_n_steps=1")
+    # with this learning rate, the loss rises in a later epoch, which the second callback selects
+    second = ["--trainer.callbacks+={class_path: ModelCheckpoint, init_args: {monitor: val/loss, mode: max}}"]
+    done = lit(FIT, "--trainer.max_epochs=3 --model.optimizer.lr=1.0 --trainer.log_every_n_steps=1", second)
     assert done.status == 0, done.err
     (sent,) = server.runs.values()
     assert (sent.group, sent.job_type) == ("quickstart", "fit")

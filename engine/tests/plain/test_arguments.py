@@ -1,6 +1,7 @@
 """Tests plain LightningModules whose arguments, callbacks and schedules look like those of tasks."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_engine.checkpoints.io import read
+from lit_engine.load import load_model
+from lit_engine.run.directory import RunDir
 
 DATA = "--data test_arguments.Clouds --epochs 2"
 
@@ -95,6 +98,19 @@ class Shadow(Callback):
         Shadow.first = pl_module.net.head.weight.clone()
 
 
+@dataclass
+class Sizes:
+    width: int = 4
+
+
+class Sized(Plain):
+    """The argument `net` is not a network."""
+
+    def __init__(self, net: Sizes | list[int] | int | None = None):
+        super().__init__()
+        self.given = net
+
+
 def fit(lit, *more):
     done = lit(f"fit --model test_arguments.Plain {DATA}", *more)
     assert done.status == 0, done.err
@@ -113,6 +129,12 @@ def test_arguments_of_a_network_keep_their_values_in_all_commands(lit, run):
     assert lit(f"validate {run} --ckpt_path last").status == 0
     validated = json.loads((run / "metrics.json").read_text())["validate"]
     assert validated["val/loss"] == pytest.approx(trained["val/loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize(("text", "value"), [("[4,2]", [4, 2]), ("{width: 2}", Sizes(2)), ("3", 3)])
+def test_an_argument_named_net_may_be_any_value(lit, text, value):
+    run = fit(lit, "--model test_arguments.Sized", [f"--model.net={text}"], "--epochs 1")
+    assert load_model(RunDir(run)).given == value
 
 
 def test_callbacks_see_the_initial_weights_when_the_fit_starts(lit, run):

@@ -193,6 +193,51 @@ def test_unsupported_test_step_outputs_are_not_drawn(lit):
     assert {path.name for path in (done.run / "figures").iterdir()} == {"learning_curves.png"}
 
 
+class Boxes(Mean):
+    """Trains with boxes as targets, and tests images that have file names, of which all are misclassified."""
+
+    class_names = ("cat", "dog")
+    confusion_matrix = torch.eye(2)
+
+    def forward(self, images):
+        return self.mean * images.mean()
+
+    def training_step(self, batch, batch_idx):
+        return self(batch[0])
+
+    def test_step(self, batch, batch_idx):
+        return {"logits": torch.tensor([[2.0, 1.0], [4.0, 1.0]]), "targets": batch[1]}
+
+
+def collate(samples):
+    images, targets = zip(*samples, strict=True)
+    return torch.stack(images), list(targets)
+
+
+class BoxData(LightningDataModule):
+    """Images with five channels."""
+
+    def train_dataloader(self):
+        return DataLoader([(torch.rand(5, 8, 8), {"box": 1})] * 4, 2, collate_fn=collate)
+
+    def test_dataloader(self):
+        return DataLoader([(torch.rand(5, 8, 8), 1, f"{name}.jpg") for name in "ab"], 2)
+
+
+def test_images_may_have_any_targets_and_channels(lit, monkeypatch):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    captions, draw = {}, figures.gallery
+    monkeypatch.setattr(figures, "gallery", lambda *args: captions.update({args[2]: args[1]}) or draw(*args))
+    overlay = "-c configs/overlays/tensorboard.yaml --trainer.callbacks+=Figures --test_after_fit=true"
+    done = lit(f"fit --model test_features.Boxes --data test_features.BoxData --epochs 1 {overlay}")
+    assert done.status == 0, done.err
+    assert captions["train: images as the net sees them"] == ["", ""]
+    wrong = [f"true: dog\npredicted: cat\n{share}%, index {index}" for share, index in ((95, 1), (73, 0))]
+    assert captions["test: most confidently wrong"] == wrong
+    assert EventAccumulator(str(done.run / "tensorboard")).Reload().Tags()["graph"]
+
+
 class Shared(Mean):
     """Logs the same names in all stages, and predicts a list with one tensor per sample, or NumPy arrays."""
 
@@ -484,9 +529,10 @@ def test_accumulated_gradients_are_the_mean_of_the_batch_means(lit):
     assert mean == pytest.approx(0.1 * 2 * (0 + 3) / 2)  # divided by two batches, not by three samples
 
 
-def test_two_processes_average_gradients_and_metrics(workspace):
+def test_two_processes_average_gradients_and_metrics_and_share_one_bar(workspace):
     fit = "fit --model test_features.Mean --data test_features.Three --epochs 1 --name two --trainer.devices=2"
-    run_in(workspace, *f"{fit} --trainer.strategy=ddp --trainer.accelerator=cpu".split())
+    shown = run_in(workspace, *f"{fit} --trainer.strategy=ddp --trainer.accelerator=cpu".split(), in_terminal=True)
+    assert shown.count("\x1b[?25l") == 1  # a bar hides the cursor when it appears
     run = workspace / "runs" / "unnamed" / "two"
     assert sections_of(run)["fit"]["val_value"] == 3.0
     assert sections_of(run)["fit"]["steps"] == 1

@@ -581,14 +581,25 @@ class Scaled(Simple):
         return {"sparse": self(batch[0]).to_sparse(), "samples": len(batch[0])}
 
 
+class Free(Data):
+    """Accepts any options."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+
 def test_free_options_low_precision_buffers_skipped_steps_and_sparse_outputs_are_supported(lit, workspace):
     (workspace / "scaled.yaml").write_text("model: {class_path: test_own_code.Scaled, dict_kwargs: {scale: 4.0}}\n")
     fit = f"fit -c scaled.yaml {DATA} --epochs 1"
-    run = lit(fit).run
+    run = lit(f"{fit} --data test_own_code.Free --name free").run
     assert load_model(RunDir(run)).scale.float().item() == 4
     assert lit(f"predict {run}").status == 0
     assert torch.load(next((run / "predictions").glob("*.pt")))[0]["sparse"].is_sparse
     assert lit(f"{fit} --find lr").status == 0
+    source = ["--data.dict_kwargs={source: web}"]
+    other = lit(f"{fit} --data test_own_code.Free --name free --resume", source)
+    assert "data.dict_kwargs was None and is {'source': 'web'}" in error_of(other)
 
 
 class Remembering(Classifier):
@@ -653,6 +664,18 @@ def test_forward_may_take_the_whole_batch_and_frozen_weights_may_be_infinite(lit
         expected = torch.cat([model.eval()(batch) for batch in Dicts().train_dataloader()])
     found = [[float(row[f"prediction_{k}"]) for k in range(expected.shape[1])] for row in rows]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+class AccuracyEarlyStopping(EarlyStopping):
+    def __init__(self, patience: int = 1):
+        super().__init__("val_acc", mode="max", patience=patience)
+
+
+def test_early_stopping_may_have_a_fixed_metric_and_mode(lit):
+    fit = "fit --model test_own_code.Quiet --data metric_objects.Data --epochs 5 --trainer.limit_train_batches=1"
+    done = lit(fit, "--trainer.callbacks+=test_own_code.AccuracyEarlyStopping")
+    assert done.status == 0, done.err
+    assert json.loads((done.run / "metrics.json").read_text())["fit"]["epochs"] == 2
 
 
 def test_validate_prints_no_hint_about_keeping_the_best_checkpoint(lit):

@@ -553,6 +553,14 @@ class Positional(Data):
 class Odd(Classifier):
     def predict_step(self, batch, batch_idx):
         return object()
+
+class Two(Data):
+    def val_dataloader(self):
+        return [super().val_dataloader()] * 2
+
+class Diverging(Classifier):
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        self.log("val_loss", float("nan") if dataloader_idx and not self.trainer.sanity_checking else 1.0)
 """
 
 
@@ -599,6 +607,11 @@ def test_unusual_code_works_or_causes_a_one_line_error(lit, unusual):
     run = lit(f"{fit} --model metric_objects.Classifier --data unusual.Positional").run
     for again in (f"predict --run {run}", f"export {run}"):
         assert "pass its arguments by name (batch_size=32)" in line_of_error(lit(again))
+
+
+def test_a_validation_loss_that_is_not_finite_stops_the_run(lit, unusual):
+    done = lit("fit --model unusual.Diverging --data unusual.Two --epochs 2")
+    assert "epoch 0: val_loss/dataloader_idx_1 is nan" in line_of_error(done)
 
 
 USES = "old.PytorchLightning uses pytorch_lightning, so import lightning.pytorch instead"

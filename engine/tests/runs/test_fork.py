@@ -287,9 +287,11 @@ def test_a_weights_only_checkpoint_cannot_be_forked(lit, trained):
     assert f"{last} contains only weights: use --init_from" in result.err
 
 
-def test_print_config_prints_the_config_of_the_fork(lit, trained, capfd):
+@pytest.mark.parametrize("source", ["other/quickstart/tiny", "latest", "latest@best"])
+def test_print_config_prints_the_config_of_the_fork(lit, trained, capfd, source):
+    Path("runs").rename("other")
     with pytest.raises(SystemExit):
-        lit(f"fit --fork {trained} --epochs 9 --print_config")
+        lit(f"fit --fork {source} --runs_dir other --epochs 9 --print_config")
     config = yaml.safe_load(capfd.readouterr().out)
     assert config["trainer"]["max_epochs"] == 9
     assert config["model"]["init_args"]["net"]["init_args"]["hidden_sizes"] == [32]

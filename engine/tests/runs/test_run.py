@@ -199,6 +199,14 @@ def test_a_run_keeps_the_patch_of_each_fit(run, monkeypatch):
     assert [entry.get("patch") for entry in run.entries()] == [["a.py"], ["b.py"], None]
 
 
+def test_earlier_configs_are_not_overwritten_if_one_was_deleted(run):
+    for config in ("a: 2\n", "a: 3\n"):
+        run.describe(config, {})
+    (run.path / "config.1.yaml").unlink()
+    run.describe("a: 4\n", {})
+    assert {file.read_text() for file in run.path.glob("config*.yaml")} == {"a: 2\n", "a: 3\n", "a: 4\n"}
+
+
 def test_numeric_prediction_columns_are_parsed_as_numbers(run):
     table = 'index,class_name,score,target,size\n0,"7, or 1",0.5,1.5,1_2\n1,8,2,,3_4\n'
     write_text(run.path / "predictions" / "new.csv", table)

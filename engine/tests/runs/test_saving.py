@@ -97,6 +97,7 @@ def test_latest_selects_the_latest_run_overall_or_of_a_config(lit, trained):
     assert RunDir.open("latest").path == newer.run
     of_config = lit("validate --run latest -c configs/quickstart.yaml")
     assert (of_config.status, of_config.run) == (0, trained)
+    assert lit("validate latest label_smoothing").run == newer.run
     nothing = lit("test --run latest -c configs/unused.yaml")
     assert nothing.status == 2
     assert "there is no run in runs/unused" in nothing.err

@@ -179,7 +179,8 @@ def draw_training_images(images: Tensor, targets: Tensor | None, names: Sequence
     if targets is not None and targets.ndim == 3:
         return segmentation([*images[: FIRST // 2]], {"mask": [*targets[: FIRST // 2]]}, names, title)
     if targets is not None and targets.ndim == 1:
-        captions = [names[target] for target in targets.tolist()]
+        known = range(len(names))  # the loss may ignore other targets, such as -100
+        captions = [names[target] if target in known else str(target) for target in targets.tolist()]
     elif targets is not None and targets.shape[1:] == (len(names),):
         labels = [[name for name, is_set in zip(names, row, strict=True) if is_set] for row in targets.tolist()]
         shown = [row if len(row) < 5 else [*row[:3], f"and {len(row) - 3} more"] for row in labels]

@@ -200,7 +200,7 @@ def check_early(args: Sequence[str], commands: Sequence[str]) -> None:
     for option, value in pairs(args):
         if option == "--run" and value not in (None, "", "~", "latest"):
             RunDir.open(value)
-        if option == "--fork" and value not in (None, "", "~"):
+        if option == "--fork" and value and value.partition("@")[0] not in ("~", "latest"):
             RunDir.to_fork(value)
         is_file = value is not None and re.fullmatch(r"[\w./-]+|.*\.ya?ml", value)  # a file, not the text of a config
         if option == CONFIG and value and is_file and not Path(value).exists():

@@ -46,14 +46,16 @@ def expand(project: Project, args: Sequence[str]) -> list[str]:
         elif option.startswith("--") and name in SHORT and name not in _NOT_IN.get(command, ()):
             if value is None:
                 raise UserError(f"{option} needs a value")
-            full = _learning_rate_option(words[1:], configs) if name == "lr" else SHORT[name]
-            expanded.append(f"--{full}={value}")
+            expanded.append(f"--{name if name == 'lr' else SHORT[name]}={value}")
         elif name in flags and value is not None and not _is_boolean(value):
             expanded += [option, _positional(value, configs, command)]
         elif value is None or command not in SUBCOMMANDS:  # argparse expects separate words in `--seeds 1 2 3`
             expanded += [option] if value is None else [option, value]
         else:
             expanded.append(f"{option}={value}")
+    for place, word in enumerate(expanded):  # the name of this option depends on the model
+        if word.startswith("--lr="):
+            expanded[place] = word.replace("lr", _learning_rate_option(expanded), 1)
     return [command, *expanded]
 
 
@@ -109,21 +111,22 @@ def _is_boolean(value: str) -> bool:
     return value.lower() in ("true", "false", "yes", "no", "on", "off", "null", "1", "0")
 
 
-def _learning_rate_option(words: Sequence[str], configs: dict[str, Path]) -> str:
+def _learning_rate_option(words: Sequence[str]) -> str:
     """Return the full name of the learning rate option. For a plain module, this is an argument of its constructor.
 
     Raises:
         UserError: the model has several optimizers.
     """
-    for option, value in pairs(words):
-        if option == "--model" and value and "." in value:
-            return next((f"model.{name}" for name in _rates_among(_parameters_of(value))), SHORT["lr"])
-        file = _config_file(value if option == CONFIG and value else option, configs)
-        run = value if option in ("--fork", "--run") else option if value is None and Path(option).is_dir() else None
-        if run:
-            file = str(RunDir.to_fork(run)[0].config_file)
-        if file is None:
-            continue
+    given = list(pairs(words))
+    last = dict(given)
+    if (model := last.get("--model")) and "." in model:
+        return next((f"model.{name}" for name in _rates_among(_parameters_of(model))), SHORT["lr"])
+    files = [value for option, value in given if option == CONFIG and value]
+    if run := last.get("--fork") or last.get("--run"):
+        is_latest = run.partition("@")[0] == "latest"
+        found = RunDir.latest(last.get("--runs_dir") or "runs") if is_latest else RunDir.to_fork(run)[0]
+        files.append(str(found.config_file))
+    for file in files:
         try:
             model = yaml.safe_load(Path(file).read_text(encoding="utf-8"))["model"]
             arguments = {**(model.get("init_args") or {})}
@@ -131,8 +134,8 @@ def _learning_rate_option(words: Sequence[str], configs: dict[str, Path]) -> str
             continue
         if not {"optimizer", "parts"} & arguments.keys():  # perhaps a plain module that uses its default learning rate
             arguments |= dict.fromkeys(_parameters_of(str(model.get("class_path", ""))))
-        if found := _rates_among(arguments):
-            return f"model.{found[0]}"
+        if rates := _rates_among(arguments):
+            return f"model.{rates[0]}"
         if "class_path" in model and "optimizer" not in arguments and "parts" in arguments:
             raise UserError(f"--lr: the model of {file} has several optimizers. Set their learning rates in the config")
         break

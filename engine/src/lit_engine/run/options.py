@@ -61,7 +61,7 @@ def iterate_changes(before: Any, now: Any, key: str = "", options: bool = True) 
         if before.get("class_path") != now.get("class_path"):
             names = ["class_path"]
         elif options or "class_path" in now:
-            # Lists all arguments of a class that accepts any keyword argument, without defaults.
+            # `dict_kwargs` has no defaults. It contains extra arguments of a class that accepts `**kwargs`.
             names = [n for n in {**before, **now} if n == "dict_kwargs" or (n in before and n in now)]
         else:
             names = list({**before, **now})
