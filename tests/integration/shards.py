@@ -17,9 +17,11 @@ from lit_engine.callbacks.averaging import EMA
 from lit_engine.distributed.sharded import Sharded, shard
 from lit_engine.distributed.sharding import as_sharded, clip_norm, gather_full_tensors, total_norm
 from lit_engine.errors import UserError
+from lit_project.models.losses import remove_smoothing
 from lit_project.models.mlp import MLP
 from lit_project.models.resnet import SmallResNet
 from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
+from lit_project.models.timm_net import TimmNet
 
 
 @pytest.fixture
@@ -72,6 +74,28 @@ def test_blocks_in_a_container_are_sharded_individually(two, container):
     assert {isinstance(block, FSDPModule) for block in blocks} == {not isinstance(net.blocks, nn.Identity)}
 
 
+def test_blocks_of_a_timm_net_are_sharded_individually(two):
+    net = TimmNet("test_vit", (3, 32, 32), 5)
+    names = net.state_dict().keys()
+    shard(Part(net), two(2, 1))
+    assert {isinstance(part, FSDPModule) for part in (net, *net.backbone.blocks)} == {True}
+    assert net.state_dict().keys() == names
+
+
+def test_networks_in_lists_and_dicts_are_sharded_individually(two):
+    nets = [nn.Linear(2, 2) for _ in range(3)]
+    task = Part(nn.ModuleList([nets[0], nn.ModuleDict({"a": nets[1]})]))
+    task.heads = nn.ModuleDict({"b": nets[2]})
+    shard(task, two(2, 1))
+    assert [isinstance(net, FSDPModule) for net in nets] == [True, True, True]
+
+
+def test_evaluation_accepts_a_loss_with_sharded_weights(two):
+    loss = nn.Linear(2, 2)
+    shard(Part(loss), two(2, 1))
+    assert remove_smoothing(loss) == loss.forward
+
+
 def test_blocks_that_share_weights_stay_tied(two):
     """The first two blocks share a layer, and the third is the input layer of the network."""
     layer = nn.Linear(4, 4)
@@ -96,6 +120,7 @@ def test_weights_shared_by_two_submodules_are_rejected(two):
     ("net", "says"),
     [
         (MLP((4,), 3, [5]), r"net.layers.1.weight \(5 × 4\) cannot be split evenly between 2 processes"),
+        (nn.ModuleList([MLP((4,), 3, [5])]), r"net.0.layers.1.weight \(5 × 4\) cannot be split evenly"),
         (nn.Linear(2, 2), "Linear has no tensor_parallel_plan: use the overlay `fsdp2`"),
     ],
 )
@@ -174,3 +199,23 @@ def test_single_process_accepts_optimizers_without_sharding_support(monkeypatch,
     monkeypatch.setattr(ModelParallelStrategy, "setup_optimizers", lambda *_: None)
     strategy.optimizers = [kind([nn.Parameter(torch.ones(2, 2))], lr=0.1, **options)]
     strategy.setup_optimizers(None)
+
+
+@pytest.mark.parametrize("option", ["fused", "foreach"])
+def test_tensor_parallelism_continues_a_run_whose_kernels_need_full_tensors(two, monkeypatch, option):
+    tasks = [Part(MLP((4,), 3, [6])) for _ in range(2)]
+    shard(tasks[1], two(1, 2))
+    first, optimizer = (torch.optim.AdamW(one.parameters(), lr=0.1, **{option: True}) for one in tasks)
+    for one in tasks:
+        one.net(torch.rand(3, 4)).sum().backward()
+    first.step()
+    with pytest.raises(RuntimeError, match=r"mixed torch\.Tensor and DTensor"):
+        optimizer.step()
+    strategy = Sharded(tensor_parallel_size=2)
+    monkeypatch.setattr(ModelParallelStrategy, "setup_optimizers", lambda *_: None)
+    strategy.optimizers = [optimizer]
+    strategy.setup_optimizers(None)
+    optimizer.step()
+    strategy.load_optimizer_state_dict({"optimizer_states": [first.state_dict()]})
+    optimizer.step()
+    assert {state["step"].item() for state in optimizer.state.values()} == {2}

@@ -150,10 +150,16 @@ def test_job_stopped_by_a_slurm_signal_is_requeued_once_under_its_id(cluster, mo
         ("fit --run_name=mine", {}, "fit --run_name=fit-1234567 --resume=true --run_name=mine"),
         ("fit -c x.yaml", ARRAY, "fit --run_name=fit-90_4 --resume=true -c x.yaml --seed_everything=4"),
         ("sweep x.yaml --count 9", ARRAY, "sweep x.yaml --count 9"),
+        ("fit runs/x/one --trainer.max_epochs=9", {}, "fit runs/x/one --trainer.max_epochs=9"),
+        ("fit --run runs/x/one", ARRAY, "fit --run runs/x/one"),
+        ("fit -c x.yaml --run=runs/x/one", {}, "fit -c x.yaml --run=runs/x/one"),
     ],
 )
-def test_job_sets_the_run_name_and_array_tasks_set_the_seed(cluster, words, variables, given):
+def test_new_runs_are_named_after_the_job_and_array_tasks_set_the_seed(cluster, words, variables, given):
     cluster.install('/bin/bash\necho "$@"')
+    run = cluster.folder / "runs" / "x" / "one"
+    run.mkdir(parents=True)
+    (run / "config.yaml").touch()
     assert cluster.run(*words.split(), **variables) == (f"{given}\n", 0)
 
 

@@ -134,6 +134,13 @@ def test_losses_without_soft_target_support_are_rejected(loss):
     classifier(loss=SmoothedCrossEntropy(), mixing=Mixing(mixup_alpha=0.2))
 
 
+def test_weight_penalty_does_not_overflow_in_half_precision():
+    net = nn.Linear(100, 100).half()
+    nn.init.constant_(net.weight, 16)
+    assert WeightPenalty(l1=1)(net).item() == 16 * 100**2  # beyond float16
+    assert WeightPenalty(l2=1)(net).item() == 16**2 * 100**2
+
+
 def test_weight_penalty_excludes_biases_norms_and_frozen_weights():
     net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
     weights = torch.cat([net[0].weight.flatten(), net[2].weight.flatten()])

@@ -29,6 +29,15 @@ def test_figure_has_one_panel_per_target_with_points_and_diagonal(targets):
         assert list(axes.get_lines()[0].get_ydata()) == [0, 0]
 
 
+@pytest.mark.parametrize("residuals", [False, True])
+@pytest.mark.parametrize("count", [0, 2])
+def test_infinite_predictions_are_not_drawn(count, residuals):
+    true, predicted = torch.arange(5.0), torch.tensor([3.0, 1.0, torch.inf, -torch.inf, torch.nan])
+    predicted[count:2] = torch.inf
+    (axes,) = viz.predicted_against_true({"y": (true, predicted)}, "test", residuals).axes
+    assert len(axes.collections[0].get_offsets()) == count
+
+
 def test_callback_draws_all_samples_with_the_r2_of_the_task(trainer, monkeypatch):
     torch.manual_seed(0)
     drawn = []

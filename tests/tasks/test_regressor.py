@@ -118,6 +118,20 @@ def test_metrics_match_scikit_learn_over_all_samples(trainer, split, batch_size,
     assert set(metrics) == {f"{split}/{name}" for name in ("loss", *errors, "r2", "samples")}
 
 
+class CountsThePositive(Regressor):
+    def evaluation_step(self, batch, split):
+        outputs = super().evaluation_step(batch, split)
+        self.add_sums(positive=(outputs["targets"] > 0).sum())
+        return outputs
+
+
+def test_sums_of_a_subclass_are_logged(trainer):
+    data = table(targets=1)
+    task = CountsThePositive(FFNN(3, 1), torch.optim.SGD, ["u"])
+    (metrics,) = trainer().test(task, datamodule=data, verbose=False)
+    assert metrics["test/positive"] == pytest.approx((data.splits["test"][1] > 0).double().mean().item())
+
+
 @pytest.mark.parametrize("targets", [1, 2])
 def test_prediction_returns_one_row_per_sample(targets):
     data = table(targets=targets)

@@ -71,6 +71,15 @@ def test_written_tasks_pass_ruff_and_are_short(project):
     assert sum(len(file.read_text().splitlines()) for file in sequence) <= 175
 
 
+def test_other_files_among_the_templates_are_ignored(project):
+    templates = project / "scripts" / "task_kinds"
+    for folder in (templates, templates / "table"):
+        (folder / ".DS_Store").write_bytes(b"\xff")
+    done = new_task(project, "from_a_mac", "--kind", "table")
+    assert done.returncode == 0, done.stderr
+    assert ".DS_Store" not in new_task(project, "--help").stdout
+
+
 @pytest.mark.slow
 def test_types(project):
     files = project.glob("src/*/*/tried_*.py")

@@ -158,10 +158,11 @@ def test_rejects_devices_and_nodes_that_contradict_torchrun(lit, under_torchrun,
     assert message in result.err
 
 
-def test_rejects_a_non_numeric_port(lit, monkeypatch):
-    monkeypatch.setenv("MASTER_PORT", "abc")
+@pytest.mark.parametrize("port", ["abc", "70000"])
+def test_rejects_an_invalid_port(lit, monkeypatch, port):
+    monkeypatch.setenv("MASTER_PORT", port)
     result = lit("fit -c configs/quickstart.yaml")
-    assert (result.status, result.err) == (2, "error: MASTER_PORT must be a number, got 'abc'\n")
+    assert (result.status, result.err) == (2, f"error: MASTER_PORT must be a number below 65536, got '{port}'\n")
 
 
 def test_rejects_more_devices_than_available(lit, monkeypatch):

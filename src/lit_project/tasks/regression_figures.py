@@ -43,7 +43,7 @@ def predicted_against_true(
         x, y = (predicted, true - predicted) if residuals else (true, predicted)
         axes = figure.add_subplot(rows, columns, number + 1)
         axes.scatter(x.numpy(), y.numpy(), s=14, alpha=0.5, linewidths=0)
-        low, high = min(true.min().item(), predicted.min().item()), max(true.max().item(), predicted.max().item())
+        low, high = (end.item() for end in torch.cat([true, predicted]).aminmax()) if len(true) else (0.0, 0.0)
         margin = 0.05 * (high - low) or 1.0
         ends = low - margin, high + margin
         line = (0, 0) if residuals else ends

@@ -150,7 +150,7 @@ class Sharded(ModelParallelStrategy):
 
     def _kernels(self, group: Mapping[str, Any]) -> dict[str, bool]:
         """Return options of an optimizer that select kernels which can process shards and full tensors together."""
-        names = ("fused", "foreach") if self._data_parallel_size != self.world_size else ()
+        names = ("fused", "foreach") if self._tensor_parallel_size != 1 else ()
         return {name: False for name in names if name in group}
 
 
