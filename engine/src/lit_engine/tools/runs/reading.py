@@ -60,11 +60,12 @@ class Run:
             options |= {name: first.get(name) for name in ("init_from", "init_prefixes")}
             fork = first.get("fork")
             options["fork"] = fork and f"{fork['run']}, {fork['checkpoint']}, step {fork['step']}"
-            copied = 0
+            copied, forked_at = 0, (0, 0)
             if fork:  # earlier versions did not record the number of copied rows
                 copied = fork.get("rows", sum(int(row["step"]) < fork["step"] for row in rows))
-            inherited, own = rows[:copied], rows[copied:]
-            forked_at = int(inherited[-1]["step"]) + 1 if inherited else fork["step"] if fork else 0
+                inherited = [int(row["step"]) for row in rows[:copied]]
+                forked_at = fork.get("epochs", 0), inherited[-1] + 1 if inherited else fork["step"]
+            own = rows[copied:]
             fit, test = sections.get("fit", {}), sections.get("test", {})
             monitor, maximize = find_monitor(options)
             if monitor is None:  # a checkpoint callback without options, or from `configure_callbacks`
@@ -95,7 +96,7 @@ class Run:
                 metrics={**validated, **numbers(test, "test"), **trained},
                 parts=parts_of(test),
                 rows=rows,
-                forked_at=(fork.get("epochs", 0) if fork else 0, forked_at),
+                forked_at=forked_at,
                 data=(last.get("data") or {}) if "data.fold" not in options else {},
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
