@@ -8,7 +8,7 @@ seconds vary less than wall-clock seconds on a shared machine. Targets:
 - `fit --help`, and `fit` (784-512-512-10, Fashion-MNIST) until its first step is complete: at most 1.2 times the import
   of LightningCLI, which every Lightning command line needs (and which imports torchvision if it is installed).
 - `--help`, an unknown command, and `runs` and `compare` with 200 runs, which need no torch: at most 1 s.
-- `predict`, `test`, `export` and `serve` (until it prints its address, when the page is ready) of a run of the
+- `predict`, `test`, `export` and `serve` (until its page is ready and it prints the address), with a run of the
   quickstart: at most 2.0 times the CPU time of `import torch`.
 - Peak memory of a fit with two epochs: at most 200 MB more than the hand-written loop `plain.py`.
 """

@@ -189,7 +189,7 @@ def test_the_verdict_reflects_differences_in_weights_and_metrics(trained):
     )
     assert (found := compare_results(run, fewer)).verdict == "different"
     assert f"first difference: fit: steps 9 instead of {steps}" in "\n".join(found.lines())
-    best = run.metrics()["fit"]["best_checkpoint"]  # rounding may decide which of two equal epochs is the best
+    best = run.metrics()["fit"]["best_checkpoint"]  # rounding may decide which of two equally good epochs is the best
     tie = changed(run, "metrics.json", lambda f: f.write_text(f.read_text().replace(best, "best-epoch999.ckpt")))
     assert compare_results(run, tie).verdict == "bit-identical"
     bare = changed(run, "checkpoints", shutil.rmtree)

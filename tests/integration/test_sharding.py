@@ -52,7 +52,7 @@ def metrics(run: Path) -> dict[str, Any]:
     ids=["mlp", "transformer"],
 )
 def test_resuming_with_different_strategies_matches_single_process_training(lit, tmp_path, options, strategies):
-    """Train two epochs with the first strategy and one with each other, then in one process. Losses match to 1e-5."""
+    """Train two epochs with the first strategy, one with each of the others, and one in a single process."""
     new = ["fit", *options.split(), *COMMON.split()]
     assert lit(new, f"--run_name=one --trainer.max_epochs={len(strategies) + 2}").status == 0
     lit_in(tmp_path, *new, *strategies[0], "--run_name=all", "--trainer.max_epochs=2", "--test_after_fit=false")

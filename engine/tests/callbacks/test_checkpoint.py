@@ -107,7 +107,7 @@ def test_keep_last_does_not_keep_epochs_that_are_saved_for_other_reasons(trainer
 
 
 class Saved(Callback):
-    """Appends a counter of the trainer to `found` for each saved checkpoint."""
+    """Appends the trainer attribute `counter` to `found` whenever a checkpoint is saved."""
 
     def __init__(self, found, counter):
         self.found, self.counter = found, counter

@@ -73,7 +73,7 @@ def test_lr_option_sets_the_learning_rate_of_a_plain_module(lit, workspace, monk
     for run in ("latest", "--run=latest", "--fork=latest", "--fork=latest@last", "others/mine/a"):
         assert "--model.learning_rate=0.5" in expand(PROJECT, ["fit", run, "--runs_dir=others", "--lr=0.5"])
     (workspace / "quickstart").mkdir()
-    for words in (["quickstart"], ["latest", "quickstart", "--runs_dir=others"]):  # a config, not the folder or the run
+    for words in (["quickstart"], ["latest", "quickstart", "--runs_dir=others"]):  # the config takes precedence
         assert "--model.optimizer.lr=0.5" in expand(PROJECT, ["fit", *words, "--lr=0.5"])
 
 

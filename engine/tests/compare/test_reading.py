@@ -102,7 +102,7 @@ def test_a_monitored_metric_of_a_single_class_is_a_metric(make_run):
     assert "val/mse/rent" not in Run.read(run).metrics
 
 
-@pytest.mark.parametrize("step", [40, 10, 20])  # with two optimizers, two batches per step, or one
+@pytest.mark.parametrize("step", [40, 10, 20])  # two optimizers, two batches per step, or neither
 def test_a_fork_reports_the_best_of_its_own_epochs(make_run, step):
     fork = {"run": "runs/x/parent", "checkpoint": "last.ckpt", "epochs": 2, "step": step, "rows": 2}
     run = Run.read(make_run("child", (0.1, 0.2, 0.5, 0.4), status=None, fork=fork))

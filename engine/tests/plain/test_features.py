@@ -194,7 +194,7 @@ def test_unsupported_test_step_outputs_are_not_drawn(lit):
 
 
 class Boxes(Mean):
-    """Trains with boxes as targets, and tests images that have file names, of which all are misclassified."""
+    """Trains on box targets. Misclassifies all test images, which come with file names."""
 
     class_names = ("cat", "dog")
     confusion_matrix = torch.eye(2)

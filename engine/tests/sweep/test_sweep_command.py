@@ -84,7 +84,7 @@ def test_a_sweep_is_not_continued_with_a_changed_config(lit, written, monkeypatc
     monkeypatch.setattr(worker.Workers, "run", lambda self: 0)
     file, config = written({"model.optimizer.lr": {"values": [0.01, 0.02]}}), Path("configs/quickstart.yaml")
     assert lit(f"sweep {file} --seed_everything=true").err == ""
-    assert lit(f"sweep {file} --seed_everything=true").err == ""  # drawn seeds are no change
+    assert lit(f"sweep {file} --seed_everything=true").err == ""  # a new seed is not a change
     config.write_text(config.read_text().replace("batch_size: 64", "batch_size: 32"))
     result = lit(f"sweep {file} --seed_everything=true")
     assert result.status == 2

@@ -105,7 +105,7 @@ def test_micro_batches_without_counted_samples_have_zero_weight(trainer, ignored
 
 
 class ByLayer(ImageClassifier):
-    """Steps one optimizer per layer at the end of the epoch, and then the first one with another loss."""
+    """Steps each layer's optimizer at the end of the epoch, and then the first one again with a different loss."""
 
     def __init__(self, *args):
         super().__init__(*args)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """Convert half precision to float32 before a sum, as torch's own losses do. Accepts any shape."""
+    """Convert half-precision values to float32 before a sum, as torch's own losses do. Accepts any shape."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
@@ -166,7 +166,7 @@ def weights_by_class(given: Mapping[str, float], class_names: Sequence[str]) -> 
 
 
 def remove_smoothing(loss: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the function of a loss without label smoothing, for evaluation."""
+    """Return the `forward` of a loss without label smoothing, for evaluation."""
     if hasattr(loss, "label_smoothing"):
         loss = copy(loss)
         loss.label_smoothing = 0.0  # type: ignore[assignment]

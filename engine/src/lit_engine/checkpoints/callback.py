@@ -120,7 +120,7 @@ class LossCheckpoint(Checkpoint):
 
     def __init__(self) -> None:
         super().__init__()
-        self._noted = False  # whether a message has said that no best checkpoint is kept
+        self._noted = False  # whether the note about the missing best checkpoint was printed
         save_after_validation(self)
 
     @property

@@ -91,7 +91,7 @@ def weights_of(source: str | Path) -> Path:
 
 
 def _resumable_checkpoints(run: RunDir) -> list[Path]:
-    """Return the checkpoints of training states, even if they are damaged.
+    """Return the checkpoints with a training state, including damaged ones.
 
     The checkpoint of `NaNGuard` is omitted, because its counters include the batches of the failed step.
     """

@@ -53,7 +53,7 @@ def expand(project: Project, args: Sequence[str]) -> list[str]:
             expanded += [option] if value is None else [option, value]
         else:
             expanded.append(f"{option}={value}")
-    for place, word in enumerate(expanded):  # the name of this option depends on the model
+    for place, word in enumerate(expanded):  # the full name of `--lr` depends on the model
         if word.startswith("--lr="):
             expanded[place] = word.replace("lr", _learning_rate_option(expanded), 1)
     return [command, *expanded]

@@ -24,7 +24,7 @@ def labels_of(dataset: Any) -> Tensor | None:
     targets = getattr(dataset, "targets", None)
     if targets is None or len(targets) != len(dataset):
         return None
-    with suppress(AttributeError, TypeError, ValueError):  # the targets are, for example, the file names of masks
+    with suppress(AttributeError, TypeError, ValueError):  # for example, if the targets are file names of masks
         if transform := getattr(dataset, "target_transform", None):
             targets = [transform(target) for target in np.asarray(targets).tolist()]
         return _as_int64(torch.as_tensor(np.asarray(targets)))

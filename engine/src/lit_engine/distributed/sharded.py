@@ -149,7 +149,7 @@ class Sharded(ModelParallelStrategy):
             optimizer.load_state_dict({**saved, "state": states, "param_groups": groups})
 
     def _kernels(self, group: Mapping[str, Any]) -> dict[str, bool]:
-        """Return options of an optimizer that select kernels which can process shards and full tensors together."""
+        """Return optimizer options that select kernels for shards and full tensors in the same step."""
         names = ("fused", "foreach") if self._tensor_parallel_size != 1 else ()
         return {name: False for name in names if name in group}
 

@@ -21,7 +21,7 @@ NUMBER = int | float | str  # types of hyperparameters in TensorBoard
 class TensorBoardExtras(Callback):
     """Callback that logs the config (as text and HPARAMS), the model's graph and training images to TensorBoard.
 
-    Each process logs everything once, at its first training batch. Up to 64 augmented images of this batch are logged.
+    Everything is logged once per `fit`, at the first training batch, from which up to 64 images are logged.
     """
 
     _done = False

@@ -133,7 +133,7 @@ class StepMean:
     def __init__(self) -> None:
         self._count: float | Tensor | None = None  # samples since the last step
         self._unit: float | Tensor = 1
-        self._factor: Tensor | None = None  # of the latest step
+        self._factor: Tensor | None = None  # factor that rescaled the latest gradients
 
     def weigh(self, loss: Tensor, count: float | Tensor, replicas: int) -> Tensor:
         """Scale `loss`, a mean over `count` samples, so that the gradients of a step's micro-batches can be summed."""
@@ -151,7 +151,7 @@ class StepMean:
         return loss * (count / _divisor(self._unit))
 
     def start_backward(self) -> None:
-        """Leave the gradients of the next backward pass unscaled, unless they are gradients of a weighed loss."""
+        """Leave the gradients of the next backward pass unscaled, unless its loss was passed to `weigh`."""
         if self._count is None:
             self._factor = None
 
@@ -167,7 +167,7 @@ class StepMean:
                 # `accumulated * size` undoes the divisions by Lightning (micro-batches) and by DDP or FSDP2 (replicas).
                 self._factor = _divisor(unit) * (accumulated * size) / _divisor(total)
             self._count = None
-        # Without a new backward pass, another optimizer uses the gradients of the same loss.
+        # Optimizers that step without a new backward pass share the loss and therefore the factor.
         if self._factor is not None and (found := local_shards(gradients(optimizer))):
             multiply_all(found, self._factor)
 

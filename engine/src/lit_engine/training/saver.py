@@ -179,10 +179,10 @@ class Saver(Callback):
     def _save_before_step(
         self, trainer: Trainer, module: Task, batches: int, buffers: list[Tensor], updates: list[int]
     ) -> None:
-        """Save the state after `batches` batches of the epoch. The next step is repeated with halved micro-batches.
+        """Save the state after `batches` batches of the epoch, to repeat the next step with halved micro-batches.
 
-        Values of `self.log` and torchmetrics that already contain a part of the step cannot be restored, so the step is
-        not repeated.
+        Do nothing if values of `self.log` or torchmetrics already contain a part of the step, because they cannot be
+        restored.
         """
         if _lightning.logged_so_far(trainer) or _update_counts(module) != updates:
             return
@@ -301,7 +301,7 @@ class Saver(Callback):
             number, asked = divmod(flags.read() if flags else 0, 2)
             due = bool(asked)
             self._flags = None if number or due else now
-        # Several optimizers step at once, so the number of steps may skip a multiple.
+        # With several optimizers, the number of steps may skip a multiple of `every`.
         due = due or (every is not None and trainer.global_step // every > self._saved[0] // every)
         return number, bool(due)
 

@@ -122,7 +122,7 @@ class TranslationData(SplitData):
             kept = {**vocabularies["preparation"], "max_length": self.max_length}
             kept["vocabulary"] = vocabularies["source"]["kind"]
             if ignored := [
-                f"{name} is {value}, not {options[name]}" for name, value in kept.items() if value != options[name]
+                f"{name} is {value} (not {options[name]})" for name, value in kept.items() if value != options[name]
             ]:
                 print_once(f"warning: the vocabularies come from a checkpoint, so {', '.join(ignored)}")
         self._pairs: dict[str, Pairs] = {}  # prepared

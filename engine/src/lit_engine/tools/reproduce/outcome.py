@@ -97,7 +97,7 @@ def _values(run: RunDir) -> dict[tuple[str, str], str]:
         for (place, name), value in found.items()
         if isinstance(value, int | float | str)
         and not name.endswith(("seconds", "_per_second"))
-        and name != "best_checkpoint"  # rounding decides between equal epochs
+        and name != "best_checkpoint"  # rounding decides between equally good epochs
         and not is_detail(name)
     }
 

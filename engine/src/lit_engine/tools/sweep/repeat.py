@@ -122,7 +122,7 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
     first = [f"--{key}={value}" for key, value in next(iter(points.values())).items()]
     invocation = prepare(["fit", *overrides, *first, "--test_after_fit=true"])
     cli = LitCLI(current(), invocation.args)
-    options = dict(options_of(cli.plain)) | ({"seed_everything": True} if cli.drawn else {})  # each run draws its own
+    options = dict(options_of(cli.plain)) | ({"seed_everything": True} if cli.drawn else {})  # each run draws a seed
     metric, maximize = find_monitor(options)
     same = {key: value for key, value in options.items() if key not in over}
     same |= {key: cli.options[key] for key in ("init_from", "init_prefixes", "init_strict")} | {"over": over}
