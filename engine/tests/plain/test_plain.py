@@ -86,7 +86,7 @@ KINDS = {
         monitor="valid/loss",
     ),
 }  # fmt: skip
-FACTS = {"epochs", "steps", "seconds", "parameters", "best_checkpoint"}
+FACTS = {"epochs", "steps", "seconds", "parameters", "best_checkpoint", "best_mode"}
 
 
 class StopAfter(Callback):

@@ -95,7 +95,7 @@ def test_a_fork_with_a_new_lr_and_length_advances_the_schedule_to_its_step(lit):
     config = yaml.safe_load((result.run / "config.yaml").read_text())
     assert (config["trainer"]["max_epochs"], config["data"]["init_args"]["batch_size"]) == (5, 128)
     (entry,) = json.loads((result.run / "provenance.json").read_text())
-    assert entry["fork"] == {"run": str(parent), "checkpoint": "last.ckpt", "epochs": 2, "step": 20}
+    assert entry["fork"] == {"run": str(parent), "checkpoint": "last.ckpt", "epochs": 2, "step": 20, "rows": 20}
     assert entry["changed"] == {"model.optimizer.lr": [0.004, 0.001], "trainer.max_epochs": [2, 5]}
     state = read(result.run / "checkpoints" / "last.ckpt")["optimizer_states"][0]["state"]
     assert state[0]["step"] == 50  # Adam's moments continue

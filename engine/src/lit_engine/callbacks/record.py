@@ -218,7 +218,7 @@ class RunRecord(Callback):
             values["best_checkpoint"] = str(path.relative_to(folder) if path.is_relative_to(folder) else path)
             if best.best_model_score.isfinite():  # the metric may have been NaN in every epoch
                 values[f"best {best.monitor}"] = best.best_model_score.item()
-                values["mode"] = best.mode
+                values["best_mode"] = best.mode
         self.run.drop_evaluations()  # another process may have tested the run while it was being trained
         self.run.record("fit", values)
 

@@ -70,7 +70,7 @@ class Run:
             monitor, maximize = find_monitor(options)
             if monitor is None:  # a checkpoint callback without options, or from `configure_callbacks`
                 monitor = next((name[5:] for name in fit if name.startswith("best ")), None)
-                maximize = fit.get("mode") == "max"
+                maximize = fit.get("best_mode") == "max"
             known = fit.get(f"best {monitor}") if state == "finished" else None
             if monitor:
                 monitor = find_metric(monitor, [*columns, *fit])
