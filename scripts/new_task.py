@@ -36,14 +36,12 @@ def main() -> None:
     check_name(options.name, package)
     written = []
     for name, place in PLACES.items():
-        template = TEMPLATES / options.kind / name
-        if not template.exists():
-            continue
-        path = Path(fill_placeholders(place, options.name, package))
-        text = fill_placeholders(template.read_text(encoding="utf-8"), options.name, package)
-        (ROOT / path).write_text(text, encoding="utf-8", newline="\n")
-        print(f"wrote {path}")
-        written.append(path)
+        if (template := TEMPLATES / options.kind / name).exists():
+            path = Path(fill_placeholders(place, options.name, package))
+            text = fill_placeholders(template.read_text(encoding="utf-8"), options.name, package)
+            (ROOT / path).write_text(text, encoding="utf-8", newline="\n")
+            print(f"wrote {path}")
+            written.append(path)
     format_code([str(path) for path in written if path.suffix == ".py"])
     print(f"train it:    {package.replace('_', '-')} fit -c configs/{options.name}.yaml")
     print(f"test it:     pytest tests/test_{options.name}.py")

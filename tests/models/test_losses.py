@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from lit_project.models.losses import FocalLoss, SmoothedCrossEntropy, WeightedCrossEntropy, build_loss
@@ -72,10 +71,3 @@ def test_negative_options_are_rejected(make):
 def test_each_class_needs_a_weight(loss):
     with pytest.raises(ValueError, match="the loss has 2 weights for 3 classes"):
         build_loss(["a", "b", "c"], loss)
-
-
-@pytest.mark.parametrize("weight", [torch.tensor(0.5), torch.ones(2)], ids=["scalar", "one per term"])
-def test_weights_of_a_custom_loss_need_not_be_class_weights(weight):
-    loss = nn.Module()
-    loss.register_buffer("weight", weight)
-    assert build_loss(["a", "b", "c"], loss) is loss

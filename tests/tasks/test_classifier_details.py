@@ -61,3 +61,10 @@ def test_weighted_loss_is_a_mean_over_samples():
     torch.testing.assert_close(halves, loss(logits, targets))  # torch's own weighting does not satisfy this
     smoothed = WeightedCrossEntropy([1.0] * 5, 0.1)(logits, targets)
     torch.testing.assert_close(smoothed, F.cross_entropy(logits, targets, label_smoothing=0.1))
+
+
+@pytest.mark.parametrize("weight", [torch.tensor(0.5), torch.ones(2)], ids=["scalar", "one per term"])
+def test_weights_of_a_custom_loss_need_not_be_class_weights(weight):
+    loss = nn.Module()
+    loss.register_buffer("weight", weight)
+    assert build_loss(["a", "b", "c"], loss) is loss

@@ -140,11 +140,12 @@ def build_loss(
     for name, value in (("label_smoothing", label_smoothing), ("class_weights", class_weights)):
         if loss is not None and value:
             raise ValueError(f"{name} applies only to the default loss: remove either {name} or the loss")
-    weights_classes = nn.CrossEntropyLoss | nn.NLLLoss | nn.MultiMarginLoss | WeightedCrossEntropy | FocalLoss
-    weight = getattr(loss, "weight", getattr(loss, "weights", None)) if isinstance(loss, weights_classes) else None
-    classes = len(class_names)
-    if weight is not None and len(weight) != classes:
-        raise ValueError(f"the loss has {len(weight)} weights for {classes} classes: set one weight per class")
+    by_class = isinstance(
+        loss, nn.CrossEntropyLoss | nn.NLLLoss | nn.MultiMarginLoss | WeightedCrossEntropy | FocalLoss
+    )
+    weight = getattr(loss, "weight", getattr(loss, "weights", None)) if by_class else None
+    if weight is not None and len(weight) != len(class_names):
+        raise ValueError(f"the loss has {len(weight)} weights for {len(class_names)} classes: set one weight per class")
     if class_weights:
         return WeightedCrossEntropy(weights_by_class(class_weights, class_names), label_smoothing)
     return loss or nn.CrossEntropyLoss(label_smoothing=label_smoothing)

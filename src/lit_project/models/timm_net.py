@@ -56,10 +56,5 @@ class TimmNet(nn.Module):
             self.backbone.set_submodule(path, nn.Identity())
             self.head = classifier
 
-    @property
-    def blocks(self) -> Any:
-        """The blocks of the backbone, which the overlay `fsdp2` shards one by one, or None."""
-        return getattr(self.backbone, "blocks", None)
-
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.backbone(images))

@@ -209,11 +209,11 @@ def _check_ties(task: LightningModule) -> None:
 
 
 def _own_blocks(net: nn.Module) -> list[nn.Module]:
-    """Return the modules in a network's `blocks` container, or those returned by its `blocks` method, or [].
+    """Return the modules in the `blocks` of a network or its backbone, which may be a container or a method, or [].
 
     Blocks that share parameters with each other or with the rest of the network are omitted.
     """
-    own: Any = getattr(net, "blocks", None)
+    own: Any = getattr(net, "blocks", getattr(getattr(net, "backbone", None), "blocks", None))
     if isinstance(own, nn.Sequential | nn.ModuleList):
         blocks = list(own)
     else:
