@@ -140,10 +140,8 @@ def build_loss(
     for name, value in (("label_smoothing", label_smoothing), ("class_weights", class_weights)):
         if loss is not None and value:
             raise ValueError(f"{name} applies only to the default loss: remove either {name} or the loss")
-    by_class = isinstance(
-        loss, nn.CrossEntropyLoss | nn.NLLLoss | nn.MultiMarginLoss | WeightedCrossEntropy | FocalLoss
-    )
-    weight = getattr(loss, "weight", getattr(loss, "weights", None)) if by_class else None
+    checked = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss | nn.MultiMarginLoss | WeightedCrossEntropy | FocalLoss)
+    weight = getattr(loss, "weight", getattr(loss, "weights", None)) if checked else None
     if weight is not None and len(weight) != len(class_names):
         raise ValueError(f"the loss has {len(weight)} weights for {len(class_names)} classes: set one weight per class")
     if class_weights:
