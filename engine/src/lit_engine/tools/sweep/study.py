@@ -3,6 +3,7 @@
 import json
 import math
 import platform
+import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPE
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from lit_engine.errors import UserError, first_of
 from lit_engine.run.directory import RunDir
@@ -162,10 +164,17 @@ def _storage(url: str, lost_after: int) -> RDBStorage:
     # SQLite waits for locks, but a connection to a server may be lost while a trial runs.
     options = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
     beat: Any = {"heartbeat_interval": max(1, lost_after // 6), "grace_period": lost_after}
-    try:
-        return RDBStorage(url, options, **beat, heartbeat_stale_trial_callback=retry)
-    except (ValueError, RuntimeError) as error:  # an invalid URL, or a different Optuna version's database
-        raise OptunaError(str(error)) from error
+    attempts = 10
+    while True:
+        try:
+            return RDBStorage(url, options, **beat, heartbeat_stale_trial_callback=retry)
+        except (ValueError, RuntimeError) as error:  # an invalid URL, or a different Optuna version's database
+            raise OptunaError(str(error)) from error
+        except (IntegrityError, ProgrammingError):  # another machine is creating the tables
+            attempts -= 1
+            if not attempts:
+                raise
+            time.sleep(0.2)
 
 
 def draw(config: SweepConfig, seed: int, number: int, trial: optuna.Trial) -> dict[str, Any]:
