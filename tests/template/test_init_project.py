@@ -275,9 +275,8 @@ def test_lock_contains_only_the_required_packages_and_the_wheel(made):
     names = {keep: set(re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)) for keep, lock in locks.items()}
     for keep, lock in locks.items():
         dependents = set(re.findall(r"^    # (?:via +|  )([\w.-]+)", lock, re.MULTILINE))
-        assert (
-            dependents - {"kite-lab", "lit-engine"} <= names[keep]
-        )  # otherwise, `make lock` would change the comments
+        # otherwise, `make lock` would change the comments
+        assert dependents - {"kite-lab", "lit-engine"} <= names[keep]
     template = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
     assert names[ALL] < template
     assert {"torch", "lightning", "wandb", "optuna", "pytest", "ruff", "hatchling"} <= names["classification"]

@@ -339,7 +339,7 @@ class Session:
         if self.checkpoint is not None:
             return read(self.checkpoint)
         if self.options.fork:
-            self.fork = Fork(self.options.fork)
+            self.fork = Fork(self.options.fork, self.options.runs_dir)
             self.checkpoint = self.fork.checkpoint
             return self.fork.content
         return None

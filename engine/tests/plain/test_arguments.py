@@ -1,4 +1,4 @@
-"""Tests plain LightningModules whose arguments, callbacks and schedules look like those of tasks."""
+"""Tests plain LightningModules with arguments, callbacks and schedules like those of tasks."""
 
 import json
 from dataclasses import dataclass

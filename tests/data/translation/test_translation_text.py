@@ -27,9 +27,8 @@ def test_checkpoint_vocabularies_override_newly_built_ones(tmp_path, capsys, opt
     assert again.vocabularies == data.vocabularies
     assert again.preparation == data.preparation
     assert (again.source_size, again.target_size, again.max_source_length) == (data.source_size, data.target_size, 8)
-    ignored = "lowercase is True (not False), max_length is 7 (not 100)" + ", vocabulary is bpe (not word)" * bool(
-        options
-    )
+    ignored = "lowercase is True (not False), max_length is 7 (not 100)"
+    ignored += ", vocabulary is bpe (not word)" if options else ""
     assert capsys.readouterr().out.endswith(f"warning: the vocabularies come from a checkpoint, so {ignored}\n")
     toy(tmp_path, lowercase=True, max_length=7, vocabularies=plain, **options)
     assert capsys.readouterr().out == ""

@@ -31,7 +31,7 @@ from lit_engine.distributed.processes import measure_peak_memory, print_once, re
 from lit_engine.errors import NonFiniteError, RunError, UserError
 from lit_engine.loggers.metrics_csv import MetricsCSV, format_significant
 from lit_engine.run.directory import RunDir
-from lit_engine.run.metric_names import COUNTERS, INTERVAL, is_detail, recorded_name, split_stage, strip_stage
+from lit_engine.run.metric_names import COUNTERS, INTERVAL, is_detail, is_loss, recorded_name, split_stage, strip_stage
 from lit_engine.run.options import iterate_changes
 from lit_engine.training.exact import totals_of
 from lit_engine.training.task import Task
@@ -353,7 +353,7 @@ def format_metrics(metrics: Mapping[str, Tensor], module: Any) -> str:
 
 def _check_losses(trainer: Trainer, metrics: Mapping[str, Any]) -> None:
     for name, value in metrics.items():
-        if strip_stage(name.partition("/dataloader_idx")[0]) == "loss" and not math.isfinite(value):
+        if is_loss(name) and not math.isfinite(value):
             raise NonFiniteError(
                 f"epoch {trainer.current_epoch}: {name} is {float(value)}. "
                 "Start a new run with a lower learning rate, a warm-up or trainer.gradient_clip_val. "

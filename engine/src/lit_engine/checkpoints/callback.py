@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lit_engine._lightning import logged_values, save_after_validation
 from lit_engine.distributed.processes import print_once
 from lit_engine.errors import UserError
-from lit_engine.run.metric_names import strip_stage
+from lit_engine.run.metric_names import is_loss
 
 
 class Checkpoint(ModelCheckpoint):
@@ -131,10 +131,7 @@ class LossCheckpoint(Checkpoint):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         is_only = len(trainer.checkpoint_callbacks) == 1
         if self.monitor is None and is_only and not trainer.sanity_checking:
-            losses = (
-                name for name in logged_values(trainer) if strip_stage(name.partition("/dataloader_idx")[0]) == "loss"
-            )
-            self._follow(next(losses, None))
+            self._follow(next(filter(is_loss, logged_values(trainer)), None))
             if self.monitor is None and trainer.current_epoch == 0 and trainer.state.fn == "fit" and not self._noted:
                 self._noted = True
                 print_once(

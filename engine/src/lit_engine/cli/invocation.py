@@ -54,10 +54,7 @@ def prepare(args: Sequence[str]) -> Invocation:
         run_path = str(RunDir.latest(runs, config and name_of(config)).path)
         given = [(o, run_path if o == "--run" else v) for o, v in given if config is None or (o, v) != (CONFIG, config)]
     run = RunDir.open(run_path) if run_path else None
-    if fork and fork.partition("@")[0] == "latest":
-        fork = f"{RunDir.latest(runs).path}{fork.removeprefix('latest')}"
-        given = [(o, fork if o == "--fork" else v) for o, v in given]
-    source = run or (RunDir.to_fork(fork)[0] if fork else None)
+    source = run or (RunDir.to_fork(fork, runs)[0] if fork else None)
     words: list[str] = []
     has_config = False
     for option, value in (pair for one in given for pair in _without_dots(*one)):

@@ -123,9 +123,7 @@ def _learning_rate_option(words: Sequence[str]) -> str:
         return next((f"model.{name}" for name in _rates_among(_parameters_of(model))), SHORT["lr"])
     files = [value for option, value in given if option == CONFIG and value]
     if run := last.get("--fork") or last.get("--run"):
-        is_latest = run.partition("@")[0] == "latest"
-        found = RunDir.latest(last.get("--runs_dir") or "runs") if is_latest else RunDir.to_fork(run)[0]
-        files.append(str(found.config_file))
+        files.append(str(RunDir.to_fork(run, last.get("--runs_dir") or "runs")[0].config_file))
     for file in files:
         try:
             model = yaml.safe_load(Path(file).read_text(encoding="utf-8"))["model"]

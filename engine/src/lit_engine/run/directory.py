@@ -123,8 +123,8 @@ class RunDir:
         raise RunError(f"cannot create a run in {parent}")
 
     @classmethod
-    def open(cls, path: str | Path) -> "RunDir":
-        """Return an existing run. The path `latest` means the latest run in `runs/`.
+    def open(cls, path: str | Path, runs: str | Path = "runs") -> "RunDir":
+        """Return an existing run. The path `latest` means the latest run in the folder `runs`.
 
         Raises:
             RunError: the folder does not exist or does not contain a run.
@@ -132,7 +132,7 @@ class RunDir:
         run = cls(Path(path).expanduser())
         if not run.path.is_dir():
             if str(path) == "latest":
-                return cls.latest("runs")
+                return cls.latest(runs)
             siblings = [folder.name for folder in run.path.parent.glob("*/")]
             raise RunError(f"no such run directory: {path}{did_you_mean(run.path.name, siblings)}")
         if not run.config_file.is_file():
@@ -142,10 +142,10 @@ class RunDir:
         return run
 
     @classmethod
-    def to_fork(cls, fork: str) -> tuple["RunDir", str]:
+    def to_fork(cls, fork: str, runs: str | Path = "runs") -> tuple["RunDir", str]:
         """Split the value of `--fork` (`RUN@CHECKPOINT`) into run and checkpoint. The default checkpoint is `last`."""
         path, mark, which = fork.rpartition("@")
-        return (cls.open(path), which) if mark and not Path(fork).is_dir() else (cls.open(fork), "last")
+        return (cls.open(path, runs), which) if mark and not Path(fork).is_dir() else (cls.open(fork, runs), "last")
 
     @classmethod
     def latest(cls, runs: str | Path, config: str | None = None) -> "RunDir":

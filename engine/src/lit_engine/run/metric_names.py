@@ -49,6 +49,11 @@ def strip_stage(name: str) -> str:
     return rest
 
 
+def is_loss(name: str) -> bool:
+    """Return whether a metric is the loss of any stage, also if it belongs to one of several dataloaders."""
+    return strip_stage(_LOADER.sub("", name)) == "loss"
+
+
 @cache
 def recorded_name(name: str, stage: str) -> str:
     """Return the recorded name of a metric that was logged in a stage."""

@@ -39,13 +39,14 @@ class Fork(Callback):
 
     Args:
         source: parent run and checkpoint, in the format of `--fork`. Neither is modified.
+        runs: folder of the latest run, if the source is `latest`.
 
     Raises:
         UserError: if the run or the checkpoint does not exist, or the checkpoint contains only weights.
     """
 
-    def __init__(self, source: str) -> None:
-        self.parent, which = RunDir.to_fork(source)
+    def __init__(self, source: str, runs: str) -> None:
+        self.parent, which = RunDir.to_fork(source, runs)
         self.checkpoint = checkpoint_to_fork(self.parent, which)
         self.content = content = read(self.checkpoint)
         if "optimizer_states" not in content:
