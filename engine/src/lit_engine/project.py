@@ -74,7 +74,7 @@ def current() -> Project:
         found = {point.value: point for point in entry_points(group=GROUP)}
         if len(found) != 1:
             names = ", ".join(sorted(found)) or "none"
-            raise UserError(f"the current project is unclear (installed: {names}): call lit_engine.use(project) first")
+            raise UserError(f"cannot choose a project (installed: {names}): call lit_engine.use(project) first")
         use(next(iter(found.values())).load())
     return _used[0]
 

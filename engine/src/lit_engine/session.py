@@ -351,7 +351,7 @@ class Session:
             fill_linked(data, self.cli.links, content)
             self.checkpoint_io.loaded[self.checkpoint] = content
         elif self.options.init_from:
-            # For example, `keep_vocabularies` is an option of translation data.
+            # An option `keep_NAME` of the data, such as `keep_vocabularies`, takes the argument from the checkpoint.
             kept = {name: argument for name, argument in self.cli.links.items() if data.get(f"keep_{name}")}
             if kept:
                 fill_linked(data, kept, read(weights_of(self.options.init_from)))

@@ -105,7 +105,7 @@ def test_parameter_values_contains_every_grid_value():
         ({"min": "a", "max": 1.0}, "could not convert string to float: 'a'"),
         ({"values": []}, "`choices` must contain one or more elements"),
         ({"distribution": "log_uniform_values", "min": 0, "max": 1}, "`low > 0` must hold"),
-        ({"distribution": "int_uniform", "min": 0.5, "max": 1}, "int_uniform needs whole numbers"),
+        ({"distribution": "int_uniform", "min": 0.5, "max": 1}, "int_uniform needs integers"),
         ({"distribution": "log_uniform", "min": 32, "max": 1024}, "math range error"),
         ({"values": [datetime.date(2024, 1, 1)]}, "type date is not JSON serializable"),
     ],

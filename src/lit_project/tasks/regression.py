@@ -132,7 +132,7 @@ class Regressor(Task):
         outputs = at_least_float32(self.outputs(features))
         predictions = outputs * self.target_std + self.target_mean
         true, error = _to_float64(targets), _to_float64(predictions) - _to_float64(targets)
-        # Standardised targets have the same R² and are close to zero, so no digits are lost in SS_tot.
+        # Standardising the targets does not change R², and it avoids cancellation in SS_tot.
         z = (true - _to_float64(self.target_mean)) / _to_float64(self.target_std)
         sums = dict(zip(SUMS, (error**2, error.abs(), z, z**2), strict=True))
         columns = {f"{name}/{k}": s for name, v in sums.items() for k, s in enumerate(v.sum(dim=0).unbind())}

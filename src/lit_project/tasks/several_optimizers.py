@@ -72,7 +72,7 @@ class SeveralOptimizers(Task):
         self.clip_norm = clip_norm
 
     def configure_optimizers(self) -> Any:
-        """Return one optimizer and its schedules per part. Raises UserError if the precision is not supported."""
+        """Return one optimizer and its schedules per part. Raise UserError if the precision is not supported."""
         if scales_loss(self.trainer):
             raise UserError(
                 f"precision {self.trainer.precision} scales the loss, which several optimizers do not support: "

@@ -27,7 +27,7 @@ def corpus_scores(
         language: language code, such as `en`.
 
     Returns:
-        A score from 0 to 100 for each metric, and sacrebleu's signature, which specifies how it was computed.
+        For each metric, a score from 0 to 100 and sacrebleu's signature, which specifies how it was computed.
     """
     from sacrebleu.metrics import BLEU, CHRF
 

@@ -1,4 +1,4 @@
-"""The figures of a run. matplotlib, whose import takes a second, is imported when the first figure is drawn."""
+"""Draws the figures of a run. matplotlib is imported only when a figure is drawn, because the import takes a second."""
 
 from __future__ import annotations
 

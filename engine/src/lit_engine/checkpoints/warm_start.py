@@ -26,7 +26,7 @@ OTHER_OPTIONS = (
 
 
 class WarmStart(LambdaCallback):
-    """A callback that loads the weights of another run into a module whose hooks create layers."""
+    """A callback that loads the weights of another run after the module's hooks have created its layers."""
 
 
 def state_of(content: dict[str, Any], checkpoint: Path) -> dict[str, Tensor]:

@@ -357,7 +357,7 @@ def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
     order = _order(size, val_size)
     _, classes, counts = labels.unique(return_inverse=True, return_counts=True)
     held = counts * val_size // max(1, size)
-    parts = counts * val_size - held * size  # remainders of this division
+    parts = counts * val_size - held * size  # the remainders of `held`
     is_last = held + 1 == counts
     shuffled = _order(len(counts), 0)  # otherwise, ties would favour the first classes
     ranked = shuffled[(parts - size * is_last)[shuffled].argsort(descending=True, stable=True)]

@@ -165,7 +165,7 @@ class Place(int):
 class SeededOrder:
     """Wrapper around a (batch) sampler, which is reseeded before each pass. Each index is yielded with its seed.
 
-    A sampler that is not a batch sampler may yield any index, even a list with the indices of a batch.
+    A plain sampler may yield any type of index, even a list of the indices in a batch.
 
     Args:
         sampler: the (batch) sampler.

@@ -252,7 +252,7 @@ class RunDir:
             write_text(self.path / "provenance.json", json.dumps([*earlier, entry], indent=2) + "\n")
 
     def config(self) -> dict[str, Any]:
-        """Return the content of config.yaml. Raises RunError if the file is broken."""
+        """Return the content of config.yaml. Raise RunError if the file is broken."""
         try:
             content = yaml.load(self.config_file.read_text(encoding="utf-8"), YAML_LOADER)
         except (ValueError, yaml.YAMLError) as error:
@@ -271,7 +271,7 @@ class RunDir:
         if not file.exists():
             return [], []
         text = file.read_text(encoding="utf-8", errors="replace")
-        reader = csv.DictReader(re.findall(r".*\n", text))  # names may contain other line separators
+        reader = csv.DictReader(re.findall(r".*\n", text))  # `splitlines` would also split at separators in names
         try:
             rows = [row for row in reader if int(row["step"]) >= 0]
         except (csv.Error, KeyError, TypeError, ValueError) as error:
@@ -303,11 +303,11 @@ class RunDir:
         return sorted(self.path.glob("figures/**/*.png"))
 
     def metrics(self) -> dict[str, Any]:
-        """Return the content of metrics.json. Raises RunError if the file is broken."""
+        """Return the content of metrics.json. Raise RunError if the file is broken."""
         return self.read_json("metrics.json", {})
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return the content of provenance.json. Raises RunError if the file is broken."""
+        """Return the content of provenance.json. Raise RunError if the file is broken."""
         return self.read_json("provenance.json", [])
 
     def initial_weights(self) -> list[str]:

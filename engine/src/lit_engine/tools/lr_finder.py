@@ -32,7 +32,7 @@ LARGEST = 8192  # maximum batch size
 
 
 def find(what: Literal["lr", "batch_size"], trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
-    """Print a suggestion. Raises UserError if there is nothing to suggest."""
+    """Print a suggestion. Raise UserError if there is nothing to suggest."""
     _check_automatic(model, f"--find {what}")
     if isinstance(model, Task):
         model.schedules = []  # schedules depend on the length of the actual run

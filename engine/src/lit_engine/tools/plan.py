@@ -219,7 +219,7 @@ def attempt(session: Session) -> Meter:
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
-    """Return the predictions as lines of text."""
+    """Return the plan as lines of text."""
     many = f"{found['epochs']} epochs: {found['steps']:,} steps of {1000 * found['seconds_per_step']:.3g} ms"
     if found["validations"]:
         many += f", {found['validations']} validations of {found['seconds_per_validation']:.2g} s"

@@ -119,7 +119,7 @@ class Fork(Callback):
         if saved and (not fits or any(key.endswith("optimizer.class_path") for key in self._changed)):
             warn_once("note: the optimizer or its parameter groups differ, so its state is not restored")
             saved = []
-        options = {key.rpartition(".")[2].partition("[")[0] for key in self._changed}  # an option may be a list
+        options = {key.rpartition(".")[2].partition("[")[0] for key in self._changed}  # `betas[0]` is an option `betas`
         alike = all(key.startswith("model.optimizer.") for key in self._changed) and "lr" not in options
         if (before := content.get("optimization")) is not None and before == describe_optimization(trainer):
             alike, options = True, set()

@@ -105,7 +105,7 @@ class Replacement:
     """Replacement for an object's method. It is pickled and copied as the original method.
 
     A module or data module is pickled, for example, if one of its methods is the `collate_fn` of a loader whose workers
-    are spawned. Functions within functions cannot be pickled.
+    are spawned. Nested functions cannot be pickled.
     """
 
     def __init__(self, owner: Any, name: str, function: Callable[..., Any]) -> None:

@@ -371,10 +371,10 @@ def _call_after(hook: Callable[..., Any], look: Callable[[Trainer], None], train
 
 
 def _sums(module: LightningModule) -> list[Tensor]:
-    """Return the sums of the weights and of rank 0's buffers. The sums show whether the values have changed.
+    """Return the sum of each weight and buffer. The sums show whether the values have changed.
 
-    In automatic optimization, DDP overwrites the buffers of other ranks when validation starts. FSDP2 uses copies of
-    the weights in validation.
+    Buffers that DDP overwrites when validation starts are left out: those of other ranks than 0 in automatic
+    optimization. The weights of FSDP2 are left out, because it uses copies of them in validation.
     """
     weights = () if uses_copies(module) else module.parameters()
     buffers = module.buffers() if module.global_rank == 0 or not module.automatic_optimization else ()

@@ -1,4 +1,4 @@
-"""Optimizers and learning rate schedules. Several schedules can be combined, and all of them end with the run."""
+"""Optimizers and learning rate schedules. Several schedules can be combined. Most of them end with the run."""
 
 import math
 import re
@@ -320,7 +320,7 @@ def build_schedulers(
         Lightning's scheduler configs.
 
     Raises:
-        UserError: if a scheduler rejects its arguments, or does not match another one or the length of the run.
+        UserError: if a scheduler rejects its arguments, or conflicts with another one or with the length of the run.
     """
     rates = [float(group["lr"]) for group in optimizer.param_groups]
     configs = []

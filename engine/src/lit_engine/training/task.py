@@ -292,11 +292,11 @@ class Task(_lightning.QuickModule):
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def configure_optimizers(self) -> Any:
-        """Build the optimizer and its schedules, which end with the run.
+        """Build the optimizer and its schedulers.
 
         Raises:
-            UserError: if the parameter groups or a schedule are invalid, or if a schedule does not match another
-                schedule or the length of the run.
+            UserError: if a parameter group or a schedule is invalid, or if a schedule conflicts with another one or
+                with the length of the run.
         """
         optimizer = build_optimizer(self.optimizer_factory, self.parameter_groups())
         return [optimizer], build_schedulers(self.schedules, optimizer, self.length)

@@ -81,7 +81,7 @@ def read_samples(folder: Path) -> Samples:
 
 
 def _runs_by_fold(folder: Path) -> list[list[Path]]:
-    """Return the run directories of each fold. Raises RunError if there are no folds or a run has not finished."""
+    """Return the run directories of each fold. Raise RunError if there are no folds or a run has not finished."""
     file = folder / "summary.json"
     runs = list(json.loads(file.read_text(encoding="utf-8"))["runs"].values()) if file.is_file() else []
     if not runs or not all("data.fold" in run for run in runs):
@@ -93,7 +93,7 @@ def _runs_by_fold(folder: Path) -> list[list[Path]]:
 
 
 def _set_up(data: Any, stage: str) -> None:
-    """Load the splits of a stage. Raises UserError unless each sample has a single class."""
+    """Load the splits of a stage. Raise UserError unless each sample has a single class."""
     data.prepare_data()
     data.setup(stage)
     if not hasattr(data, "class_names") or any(classes_of(split) is None for split in data.splits.values()):
@@ -108,7 +108,7 @@ def _batches(data: Any, split: Split, device: torch.device) -> Iterator[Any]:
 
 @torch.inference_mode()
 def _probabilities(task: Any, data: Any, device: torch.device) -> Floats:
-    """Return the class probabilities `(N, K)` of the test split. Raises UserError if `predict_step` omits them."""
+    """Return the class probabilities `(N, K)` of the test split. Raise UserError if `predict_step` omits them."""
     task.all_probabilities = True
     found = []
     for number, batch in enumerate(_batches(data, "test", device)):

@@ -144,7 +144,7 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
 
 
 def _check_start(run: RunDir, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Print how the reproduction differs from the run. Raises RunError if the forked run or the data have changed."""
+    """Print how the reproduction differs from the run. Raise RunError if the forked run or the data have changed."""
     if before["fork"] and before["fork"]["step"] != now["fork"]["step"]:
         raise irreproducible(run, f"{before['fork']['run']} has been trained further since the fork")
     known, found = before.get("data") or {}, now.get("data") or {}

@@ -49,7 +49,7 @@ class Run:
 
     @classmethod
     def read(cls, path: Path) -> "Run":
-        """Read a run. Raises RunError if one of its files is broken."""
+        """Read a run. Raise RunError if one of its files is broken."""
         run = RunDir(path)
         try:
             state, sections, entries, (columns, rows) = run.state(), run.metrics(), run.entries(), run.history()

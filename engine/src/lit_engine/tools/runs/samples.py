@@ -71,7 +71,7 @@ class Table:
         self.rows = {row["index"]: row for row in first.values()}
 
     def column(self, name: str) -> list[Any]:
-        """Return a column. Raises RunError if it is missing or has blank values, which only some columns may have."""
+        """Return a column. Raise RunError if it is missing or has blank values, which only some columns may have."""
         if name not in self.names:
             raise RunError(f"the predictions of {self.run.path} have no column {name}")
         values = [row[name] for row in self.rows.values()]

@@ -191,7 +191,7 @@ def _has_predictions(trial: "Trial") -> bool:
 
 
 def _predict(study: "Study") -> int:
-    """Let each finished run predict its test fold. Return the exit status of the first `predict` that fails, or 0."""
+    """Predict the test folds of the finished runs. Return the exit status of the first `predict` that fails, or 0."""
     for trial in study.rows():
         if trial.state == "finished" and not _has_predictions(trial):
             with redirect_stdout(io.StringIO()):
@@ -225,7 +225,7 @@ def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
 
 
 def _test_ids(run: RunDir) -> dict[int, str]:
-    """Map each test sample's index in the predictions to its id, which `doubts` uses as well."""
+    """Map each test sample's index in the predictions to the id that `doubts` uses."""
     from lit_engine.data.corrections import describe_samples, sample_ids
     from lit_engine.load import load_data
 

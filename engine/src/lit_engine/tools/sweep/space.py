@@ -44,7 +44,7 @@ class Parameter:
         return drawn * self.q if isinstance(self.q, int) else round(drawn * self.q, 12)  # hides rounding errors
 
     def values(self) -> list[Any]:
-        """Return all values. Raises UserError if there are infinitely many values."""
+        """Return all values. Raise UserError if there are infinitely many values."""
         if isinstance(self.drawn, CategoricalDistribution):
             return [self.value(choice) for choice in self.drawn.choices]
         if isinstance(self.drawn, IntDistribution):
@@ -87,7 +87,7 @@ def _ungroup(section: Any, group: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _parameter(name: str, content: Any) -> Parameter:
-    """Read one parameter. Raises ValueError, TypeError or ArithmeticError if the parameter is invalid."""
+    """Read one parameter. Raise ValueError, TypeError or ArithmeticError if the parameter is invalid."""
     options = dict(content) if isinstance(content, Mapping) else {}
     whole = all(type(options.get(limit)) is int for limit in ("min", "max"))
     implied = {"value": "constant", "values": "categorical", "max": "int_uniform" if whole else "uniform"}
@@ -110,7 +110,7 @@ def list_values(name: str, values: Sequence[Any]) -> Parameter:
 
 def _int_uniform(name: str, min: int, max: int) -> Parameter:
     if type(min) is not int or type(max) is not int:
-        raise ValueError(f"int_uniform needs whole numbers, got {min} and {max}")
+        raise ValueError(f"int_uniform needs integers, got {min} and {max}")
     return Parameter(name, IntDistribution(min, max))
 
 

@@ -198,7 +198,7 @@ def _explain_status(status: int, printed: str) -> str:
 
 
 def _continue_later(trial: optuna.Trial) -> None:
-    """Let a later attempt continue the trial."""
+    """Enqueue the trial again, so that a later attempt continues it."""
     retry(trial.study, trial.study.get_trials(deepcopy=False)[trial.number])
 
 
