@@ -26,12 +26,12 @@ JOINT = {"vocabulary": "bpe", "vocabulary_size": 60, "joint": True}
 
 def test_rejects_the_opposite_direction_even_with_a_joint_vocabulary(tmp_path):
     there = Few(source="en", target="fr", root=tmp_path, **JOINT).vocabularies
-    back = Few(source="fr", target="en", root=tmp_path, vocabularies=there)
+    back = Few(source="fr", target="en", root=tmp_path, vocabularies=there, **JOINT)
     task = translator(back)
     with pytest.raises(CheckpointError, match="translates from en to fr, but the data require fr to en"):
         task.on_load_checkpoint({"hyper_parameters": {"vocabularies": there}})
     assert (task.source_language, task.target_language) == ("fr", "en")
-    same = Few(source="en", target="fr", root=tmp_path, vocabularies=there)
+    same = Few(source="en", target="fr", root=tmp_path, vocabularies=there, **JOINT)
     translator(same).on_load_checkpoint({"hyper_parameters": {"vocabularies": there}})
 
 

@@ -19,19 +19,19 @@ def test_vocabularies_contain_only_words_from_the_training_split(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"vocabulary": "bpe", "vocabulary_size": 120, "joint": True}])
-def test_checkpoint_vocabularies_override_newly_built_ones(tmp_path, capsys, options):
-    data = toy(tmp_path, lowercase=True, max_length=7, **options)
+def test_checkpoint_vocabularies_override_newly_built_ones(tmp_path, options):
+    options |= {"lowercase": True, "max_length": 7}
+    data = toy(tmp_path, **options)
     torch.save(data.vocabularies, tmp_path / "a.ckpt")
     plain = torch.load(tmp_path / "a.ckpt", weights_only=True)
-    again = toy(tmp_path, size=300, val_size=20, test_size=20, vocabularies=plain)
+    again = toy(tmp_path, size=300, val_size=20, test_size=20, vocabularies=plain, **options)
     assert again.vocabularies == data.vocabularies
     assert again.preparation == data.preparation
     assert (again.source_size, again.target_size, again.max_source_length) == (data.source_size, data.target_size, 8)
-    ignored = "lowercase is True (not False), max_length is 7 (not 100)"
-    ignored += ", vocabulary is bpe (not word)" if options else ""
-    assert capsys.readouterr().out.endswith(f"warning: the vocabularies come from a checkpoint, so {ignored}\n")
-    toy(tmp_path, lowercase=True, max_length=7, vocabularies=plain, **options)
-    assert capsys.readouterr().out == ""
+    for change in ({"lowercase": False}, {"max_length": 8}, {"vocabulary": "unigram"}):
+        [(name, value)] = change.items()
+        with pytest.raises(DataError, match=f"{name} is {value}, but the vocabularies of the checkpoint need"):
+            toy(tmp_path, vocabularies=plain, **{**options, **change})
 
 
 def test_vocabularies_for_a_different_language_are_rejected(tmp_path):

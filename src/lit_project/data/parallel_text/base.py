@@ -56,8 +56,8 @@ class TranslationData(SplitData):
         prefixes: keep only pairs whose English side (in lower case, without accents) starts with one of these prefixes.
             `classic` selects "I am", "he is" and similar prefixes.
         seed: seed for the order of the training pairs. Default: the seed of `seed_everything`.
-        vocabularies: the vocabularies of a checkpoint, as returned by the `vocabularies` property. They replace all
-            options of the vocabularies and of text preparation, and `max_length`.
+        vocabularies: the vocabularies of a checkpoint, as returned by the `vocabularies` property. `vocabulary`,
+            `max_length` and the options of text preparation must be those of the checkpoint.
         keep_vocabularies: with `--init_from`, keep that run's vocabularies to continue training on similar data.
             Otherwise, new vocabularies are built, and the embeddings of changed vocabularies are not loaded.
         folds: number of folds, for a corpus without a test split. No sentence occurs in two folds.
@@ -117,14 +117,11 @@ class TranslationData(SplitData):
         if vocabularies is not None:
             self._vocabularies = from_plain(vocabularies, (source, target))
             options = {**asdict(self.preparation), "max_length": max_length, "vocabulary": vocabulary}
-            self.preparation = Preparation(**vocabularies["preparation"])
-            self.max_length = int(vocabularies["max_length"])
-            kept = {**vocabularies["preparation"], "max_length": self.max_length}
-            kept["vocabulary"] = vocabularies["source"]["kind"]
-            if ignored := [
-                f"{name} is {value} (not {options[name]})" for name, value in kept.items() if value != options[name]
-            ]:
-                print_once(f"warning: the vocabularies come from a checkpoint, so {', '.join(ignored)}")
+            saved = {**vocabularies["preparation"], "max_length": vocabularies["max_length"]}
+            saved["vocabulary"] = vocabularies["source"]["kind"]
+            for name, value in saved.items():
+                if options[name] != value:
+                    raise DataError(f"{name} is {options[name]}, but the vocabularies of the checkpoint need {value}")
         self._pairs: dict[str, Pairs] = {}  # prepared
         self.left_out: dict[str, int] = {}  # number of pairs excluded from all splits, by reason
 
