@@ -64,6 +64,7 @@ def test_lone_accent_is_treated_as_empty_text():
         task.answer_text("\u0301")
 
 
-def test_rejects_a_negative_max_length():
-    with pytest.raises(DataError, match="max_length must be at least 1, got -1"):
-        few(max_length=-1)
+@pytest.mark.parametrize("option", ["max_length", "eval_batch_tokens"])
+def test_rejects_lengths_below_one(option):
+    with pytest.raises(DataError, match=f"{option} must be at least 1, got 0"):
+        few(**{option: 0})

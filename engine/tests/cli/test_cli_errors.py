@@ -16,6 +16,7 @@ CASES = {
     f"{Q} --gpus 1": ["trainer.devices"],
     f"{Q} -c gpus.yaml": ["trainer.devices"],
     f"{Q} --lrr=0.1": ["--lrr=0.1; did you mean --lr?"],
+    f"{Q} --learning_rate=0.1": ["--learning_rate=0.1; did you mean --lr?"],
     f"{Q} --run_nam=x": ["--run_nam=x; did you mean --run_name?"],  # no abbreviations
     # LightningCLI would ignore a scheduler without an optimizer, and step any scheduler by epoch.
     f"{Q} --lr_scheduler=StepLR": ["model.init_args"],

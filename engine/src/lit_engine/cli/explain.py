@@ -129,7 +129,8 @@ def _option_meant(reason: str, parser: Any) -> str:
     dashed = re.findall(r"(?<!\S)--?\w[\w.]*", reason)
     if dashed:
         short = [f"--{name}" for name in SHORT] if f"--{SHORT['epochs']}" in options else []
-        return "" if dashed[0] in options else did_you_mean(dashed[0], [*options, *short])
+        name = "--lr" if dashed[0] == "--learning_rate" else dashed[0]
+        return "" if name in options else did_you_mean(name, [*options, *short])
     if config := re.search(r"\S+\.ya?ml$", reason):
         return f"; did you mean -c {config[0]}?"
     top = quoted[-1].partition(".")[0]  # a top-level key of a config

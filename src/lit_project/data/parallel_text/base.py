@@ -108,8 +108,9 @@ class TranslationData(SplitData):
         self.overlong = overlong
         self.prefixes: Sequence[str] | None = CLASSIC_PREFIXES if prefixes == "classic" else prefixes
         self.preparation = Preparation(lowercase, strip_accents, space_punctuation)
-        if max_length < 1:
-            raise DataError(f"max_length must be at least 1, got {max_length}")
+        for name, value in (("max_length", max_length), ("eval_batch_tokens", eval_batch_tokens)):
+            if value < 1:
+                raise DataError(f"{name} must be at least 1, got {value}")
         self.max_length = max_length
         self.report: dict[str, Any] = {}  # `setup("fit")` fills in the report.
         if keep_vocabularies and vocabularies is None:
