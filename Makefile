@@ -4,23 +4,23 @@
 # make test-all  install, then also run the slow tests; REAL_DATA=1 adds the tests of the official archives in data/
 # make lint      install, then check style, types and imports
 # make coverage  install, then run the tests and list the lines without coverage
-# make lock      update requirements.lock to match pyproject.toml; delete it first to upgrade all packages
+# make lock      update requirements.lock to match pyproject.toml; to upgrade, raise `exclude-newer` there and delete it
 # make help      list these targets
 # make clean     remove .venv and the caches of the tools
 #
 # PYTHON=python3.12      use a different interpreter (3.11 or newer) for .venv
 # TORCH_BACKEND=cpu      install the CPU-only torch; cu130 and cu132 need NVIDIA driver 580 or newer. uv gets it from
-#                        PyTorch's own package index
+#                        PyTorch's own package index. Later installations use the same backend
 # INSTALLER=pip          use pip instead of uv, for mirrors that are only configured for pip
 
 PYTHON ?= python3
 INSTALLER ?= uv
-TORCH_BACKEND ?=
+INSTALLED := .venv/.installed
+TORCH_BACKEND ?= $(shell cat $(INSTALLED) 2>/dev/null)
 
 BIN := .venv/bin
 LIBRARY := --editable ./engine
 UV = $(shell command -v uv || echo $(BIN)/uv)
-INSTALLED := .venv/.installed
 # Without the project's own uv settings, because some package indexes list no upload dates for exclude-newer.
 ANY_DATE := --project /
 # Spinning OpenMP threads slow everything down on a machine that also runs other programs.
@@ -80,7 +80,7 @@ else
 	    $(LIBRARY) --editable . --group pyproject.toml:dev
 endif
 endif
-	@touch $@
+	@echo "$(TORCH_BACKEND)" > $@
 
 # PyTorch's own index has different files for the locked versions, so their hashes do not match. Each of its CUDA builds
 # requires its own versions of the CUDA libraries.

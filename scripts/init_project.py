@@ -119,7 +119,7 @@ def template_files() -> tuple[dict[str, bytes], str]:
         with tempfile.TemporaryDirectory() as folder:
             git(Path(folder), "init", "--quiet")
             places = f"--git-dir={folder}/.git", f"--work-tree={ROOT}"
-            listed, commit = git(ROOT, *places, "ls-files", "-z", "--others", "--exclude-standard"), ""
+            listed, commit = git(ROOT, *places, "ls-files", "-z", "--others", "--exclude-per-directory=.gitignore"), ""
     return {path: (ROOT / path).read_bytes() for path in listed.split("\0") if path}, commit
 
 

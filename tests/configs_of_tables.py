@@ -8,7 +8,7 @@ OPTIONS: dict[str, str] = {}
 
 
 def replace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace nothing, because the data is small and included in scikit-learn."""
+    """Replace nothing, because the data is small and included in the package."""
 
 
 def check(rows: list[dict[str, str]], metrics: dict[str, float]) -> None:

@@ -1,5 +1,6 @@
 """Tests that requirements.lock contains everything that pyproject.toml requires."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -56,6 +57,18 @@ def test_workflow_resolves_every_torch_backend_mentioned_in_files():
     named = {name for file in files for name in re.findall(r"\bcu\d{3}\b", file.read_text())}
     assert named
     assert named <= set(line.split(", "))
+
+
+def test_later_installations_use_the_same_torch_backend(tmp_path):
+    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / ".installed").write_text("cu130\n")
+    os.utime(tmp_path / ".venv" / ".installed", (0, 0))  # an edit of pyproject.toml makes it outdated
+    for words, expected in ([], "cu130"), (["TORCH_BACKEND=cpu"], "cpu"):
+        done = subprocess.run(["make", "-n", "-C", tmp_path, "setup", *words], capture_output=True, text=True)
+        assert f"--torch-backend={expected} " in done.stdout
+        assert f'echo "{expected}" > .venv/.installed' in done.stdout
 
 
 def test_constraints_for_other_torch_backends_exclude_only_cuda_libraries(tmp_path):

@@ -151,6 +151,7 @@ def test_job_stopped_by_a_slurm_signal_is_requeued_once_under_its_id(cluster, mo
         ("fit -c x.yaml", ARRAY, "fit --run_name=fit-90_4 --resume=true -c x.yaml --seed_everything=4"),
         ("sweep x.yaml --count 9", ARRAY, "sweep x.yaml --count 9"),
         ("fit runs/x/one --trainer.max_epochs=9", {}, "fit runs/x/one --trainer.max_epochs=9"),
+        ("fit --run runs/x/one", {}, "fit --run runs/x/one"),
     ],
 )
 def test_new_runs_are_named_after_the_job_and_array_tasks_set_the_seed(cluster, words, variables, given):

@@ -328,7 +328,10 @@ def test_rejects_uncommitted_changes_and_accepts_an_unpacked_archive(tmp_path):
     shutil.rmtree(template / ".git")
     (template / "src" / "__pycache__").mkdir()
     (template / "src" / "__pycache__" / "x.pyc").touch()
-    done = run(template / "scripts" / "init_project.py", "kite_lab", "--no-git", "--dir", tmp_path / "new one")
+    (tmp_path / "ignored").write_text("__main__.py")
+    (tmp_path / "gitconfig").write_text(f"[core]\n    excludesFile = {tmp_path}/ignored\n")  # the user's own patterns
+    command = template / "scripts" / "init_project.py", "kite_lab", "--no-git", "--dir", tmp_path / "new one"
+    done = run(*command, GIT_CONFIG_GLOBAL=str(tmp_path / "gitconfig"))
     assert done.returncode == 0, done.stderr
     assert "cannot be updated" in done.stdout
     assert (tmp_path / "new one" / "src" / "kite_lab" / "__main__.py").exists()

@@ -50,7 +50,7 @@ class Project:
         the files are below the current folder.
         """
         root = self.folder / "configs" if (self.folder / "configs").is_dir() else self.folder.parents[1] / "configs"
-        files = sorted(root.glob("*.yaml")) + sorted(root.glob("*/*.yaml"))
+        files = sorted(root.glob("[!.]*.yaml")) + sorted(root.glob("[!.]*/[!.]*.yaml"))
         names = {file.relative_to(root).with_suffix("").as_posix(): file for file in files}
         here = Path.cwd()
         return {name: file.relative_to(here) if file.is_relative_to(here) else file for name, file in names.items()}

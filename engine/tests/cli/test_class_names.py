@@ -50,6 +50,15 @@ def test_a_class_of_the_project_precedes_a_class_of_the_library(monkeypatch):
     assert resolve_class_paths({"class_path": paths["EMA"][1]}) == {"class_path": paths["EMA"][1]}
 
 
+def test_copies_by_editors_are_ignored(tmp_path, monkeypatch):
+    monkeypatch.setattr(names, "find_package_folder", lambda _: tmp_path)
+    for file in ("models/cnn.py", "models/.ipynb_checkpoints/cnn-checkpoint.py", "models/cnn copy.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("class CNN:\n")
+    (tmp_path / "models" / ".#cnn.py").symlink_to("me@host.1:1")  # an Emacs lock
+    assert names.index_package("kites") == {"CNN": ["kites.models.cnn.CNN"]}
+
+
 def test_schedulers_may_be_given_by_name():
     """The project and torch each define a OneCycleLR, so its name has two meanings."""
     path = "lit_engine.training.schedules.OneCycleLR"

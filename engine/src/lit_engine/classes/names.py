@@ -53,7 +53,10 @@ def index_package(package: str) -> dict[str, list[str]]:
     root = find_package_folder(package)
     found: dict[str, list[str]] = defaultdict(list)
     for file in sorted(root.rglob("*.py")):
-        module = ".".join([package, *file.relative_to(root).with_suffix("").parts]).removesuffix(".__init__")
+        parts = file.relative_to(root).with_suffix("").parts
+        if not all(map(str.isidentifier, parts)):  # an editor's copy, such as .ipynb_checkpoints/cnn-checkpoint.py
+            continue
+        module = ".".join([package, *parts]).removesuffix(".__init__")
         for name in re.findall(r"^class ([A-Za-z]\w*)", file.read_text(encoding="utf-8"), re.MULTILINE):
             found[name].append(f"{module}.{name}")
     return dict(found)

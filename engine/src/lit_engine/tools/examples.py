@@ -18,7 +18,7 @@ def examples(args: Sequence[str]) -> int:
     name, files = options.parse_args(args).name, current().configs()
     if name is None:
         for known, file in files.items():
-            first = file.read_text(encoding="utf-8").splitlines()[0]
+            first = file.read_text(encoding="utf-8").partition("\n")[0]
             print(fit_width(f"{known:{max(map(len, files))}}  {first.strip('# ')}"))
         print(fit_width(f"\n`{program()} examples NAME > mine.yaml` creates a copy that you can edit."))
         return 0
