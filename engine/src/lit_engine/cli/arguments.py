@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Never
 
 from lit_engine.errors import UserError
@@ -79,6 +80,11 @@ def fit_width(text: str) -> str:
         else:
             lines.append(line)
     return "\n".join(lines)
+
+
+def expanded_path(text: str) -> Path:
+    """Return a path. Shells do not expand the `~` in `--dir=~/sweeps`."""
+    return Path(text).expanduser()
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -17,7 +17,7 @@ yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, value: dumper.represe
 
 def name_of(config: str | None) -> str:
     """Return a config's name, such as `quickstart` for configs/quickstart.yaml or a config.yaml in runs/quickstart/."""
-    if config is None:
+    if config is None or (not os.path.exists(config) and isinstance(parse_text(config), dict)):  # YAML text
         return "unnamed"
     path = Path(config)
     in_run = path.stem == "config" and (path.parent / "provenance.json").exists()
@@ -25,14 +25,15 @@ def name_of(config: str | None) -> str:
 
 
 def content_of(config: str) -> dict[str, Any] | None:
-    """Return the content of a config file, or None if `config` is YAML text or the file does not exist.
+    """Return the content of a config file or of YAML text, or None if the file does not exist.
 
     Raises:
         UserError: the path is a folder, or the file is not valid YAML or contains no options.
     """
     file = Path(config)
-    if "\n" in config or not file.exists():
-        return None
+    if "\n" in config or not os.path.exists(file):  # unlike `Path.exists`, accepts text of any length
+        content = parse_text(config)
+        return content if isinstance(content, dict) else None
     if file.is_dir():
         raise UserError(f"{file} is a folder: a config must be a YAML file")
     try:

@@ -60,8 +60,8 @@ def short_message(error: Exception, args: Sequence[str]) -> str | None:
         return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
     if "SyncBatchNorm layers only work with GPU" in str(error):  # raised by torch
         return "trainer.sync_batchnorm needs GPUs: remove it, or set trainer.accelerator=gpu"
-    # Errors about a logged value, such as a tensor with several elements, about a checkpoint that does not fit the
-    # layers created by a hook, about a Lightning 1 hook, or about an interval longer than an epoch
+    # These errors concern a logged value, such as a tensor with several elements, a checkpoint that does not fit the
+    # layers created by a hook, a Lightning 1 hook, or an interval longer than an epoch.
     told = str(error).strip()
     if told.startswith(("`self.log(", "Error(s) in loading state_dict for ", "Support for `", "`val_check_interval`")):
         return told

@@ -38,8 +38,7 @@ class Invocation(NamedTuple):
 def prepare(args: Sequence[str]) -> Invocation:
     """Expand short class names on a command line, and insert the config of the run given by `--run` or `--fork`.
 
-    The parser would also merge a list of mappings with an earlier list. To prevent this, an empty list is inserted
-    before each list of mappings.
+    The parser merges a list of mappings with an earlier list. An empty list before each list of mappings prevents this.
 
     Raises:
         UserError: an option has no value, a config contains no options, or `--run` is not a run directory.
@@ -70,6 +69,10 @@ def prepare(args: Sequence[str]) -> Invocation:
                 raise UserError(
                     f"{value} is a complete config and would replace the others: pass one config, followed by overlays"
                 )
+            if not has_config and source is None and is_complete(value):
+                keys = (content_of(value) or {}).keys()
+                if early := [word for word in words[1:] if re.split(r"[.=+]", word[2:])[0] in keys]:
+                    raise UserError(f"{value} would replace {early[0]}: write options after the config")
             words += _config(value, is_first=not has_config)
             has_config = True
         elif option == "--notify":

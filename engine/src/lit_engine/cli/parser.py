@@ -15,6 +15,7 @@ from numbers import Number
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import torch
 import yaml
@@ -86,8 +87,13 @@ def check(subcommand: str, options: Namespace) -> None:
         raise UserError("--json needs --plan")
     if options.resume and not options.run_name:
         raise UserError("--resume needs the name of the run to continue or create: set --name")
-    if any(not re.match(r"https?://[\w.-]", os.path.expandvars(url)) for url in options.notify or ()):
+    urls = [os.path.expandvars(url) for url in options.notify or ()]
+    if any(not re.match(r"https?://[\w.-]", url) for url in urls):
         raise UserError("notify: a URL needs http:// or https:// followed by a host, and its variables must be set")
+    if any(urlsplit(url).username is not None for url in urls):  # urllib does not support it
+        raise UserError(
+            "notify: a URL must not contain a user name: use a token, as in https://ntfy.sh/TOPIC?auth=TOKEN"
+        )
     strategy, known = options.trainer.strategy, ["auto", *StrategyRegistry.available_strategies()]
     if isinstance(strategy, str) and any(word in strategy for word in ("spawn", "fork", "notebook")):
         raise UserError(f"runs with trainer.strategy={strategy} cannot be recorded: use ddp instead")

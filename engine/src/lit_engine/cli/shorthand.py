@@ -98,7 +98,7 @@ def _positional(word: str, configs: dict[str, Path], command: str) -> str:
 
 def _config_file(name: str, configs: dict[str, Path]) -> str | None:
     """Return the config file for a path, or for the name of a shipped config or overlay. None if there is no match."""
-    if Path(name).is_file() and name.endswith((".yaml", ".yml")):
+    if name.endswith((".yaml", ".yml")) and Path(name).is_file():
         return name
     if not re.fullmatch(r"[\w./-]+", name):
         return None

@@ -41,7 +41,7 @@ YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader
 
 def write_text(path: Path, text: str) -> None:
     """Write a UTF-8 file atomically. If `path` is a symbolic link, its target is replaced."""
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(errors="backslashreplace"))  # the name of a data file may not be UTF-8
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -109,6 +109,8 @@ class RunDir:
                 path.mkdir(parents=True)
                 return cls(path)
             except FileExistsError as error:
+                if not path.exists():  # a parent is a link to a missing folder
+                    raise RunError(f"cannot create a run in {parent}: {error.filename} is not a folder") from error
                 if name is not None and (path / "figures").is_dir() and not (path / "config.yaml").exists():
                     return cls(path)
                 if name is not None:

@@ -180,7 +180,7 @@ class Axis:
 def positions(values: Sequence[object]) -> tuple[list[float], bool, list[str]]:
     """Return the axis positions of an option's values, whether to use a logarithmic axis, and the category names."""
     numeric = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-    if len(numeric) == len(values):
+    if len(numeric) == len(values) and all(map(math.isfinite, numeric)):
         return numeric, min(numeric) > 0 and max(numeric) >= 10 * min(numeric), []
     texts = [str(value) for value in values]
     names = list(dict.fromkeys(texts))

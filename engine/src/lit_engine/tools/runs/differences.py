@@ -169,9 +169,9 @@ def _check_known(what: str, names: Sequence[str], known: Iterable[str]) -> None:
 def find_differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
     """Return the keys whose values differ.
 
-    An option that some runs lack is included only if it is a class in a list, such as a callback. Otherwise,
-    the class that the option belongs to is already included, or an older version lacked the option. A list of classes
-    is included only if its order is the only difference.
+    An option that some runs lack is included only if it is a class in a list, such as a callback. Any other such option
+    is new in this version, or belongs to a class that is already included. A list of classes is included only if the
+    runs differ in nothing but its order.
     """
     found: list[str] = []
     lists = {k for one in options for k, v in one.items() if isinstance(v, list) and _has_parts(k, one)}

@@ -13,7 +13,7 @@ from lit_engine.run.metric_names import counterpart, get_stage, is_detail, strip
 from lit_engine.tools.output import HELP, json_document, run_entry
 from lit_engine.tools.pages.html import Cell
 from lit_engine.tools.runs.columns import Column, cell_of, duration, in_terminal, number
-from lit_engine.tools.runs.reading import Run, lower_is_better, read_runs
+from lit_engine.tools.runs.reading import Run, lower_is_better, read_runs, runs_in
 
 FOLDERS = ("runs", "repeats", "sweeps")
 ORDERS: dict[str, Callable[[Run], Any]] = {
@@ -28,7 +28,7 @@ def option_parser() -> argparse.ArgumentParser:
     """Return the argument parser of `runs`."""
     parser = OptionParser("runs", "Lists runs, newest first.")
     add = parser.add_argument
-    add("runs", nargs="*", metavar="DIR", help=f"folders of runs (default: {', '.join(FOLDERS)}, if they exist)")
+    add("runs", nargs="*", metavar="DIR", help=f"folders of runs (default: {', '.join(FOLDERS)}, if they contain runs)")
     add("--metric", nargs="+", default=[], metavar="NAME",
         help="metrics to show, such as accuracy (default: the monitored metric and the main metric)")  # fmt: skip
     add("--sort", default="started", metavar="KEY",
@@ -45,7 +45,7 @@ def runs(args: Sequence[str]) -> int:
     """
     options = option_parser().parse_args(list(args))
     with json_document(options.json) as document:
-        found = read_runs(options.runs or [name for name in FOLDERS if Path(name).is_dir()] or ["runs"])
+        found = read_runs(options.runs or [name for name in FOLDERS if any(runs_in(Path(name)))] or ["runs"])
         known = {strip_stage(name) for run in found for name in run.metrics}
         for name in (*options.metric, *({options.sort} - ORDERS.keys())):
             if strip_stage(name) not in known:
@@ -65,10 +65,12 @@ def _columns(found: Sequence[Run], chosen: Sequence[str]) -> list[Column]:
     ]
     if chosen:
         for rank, name in enumerate(chosen):
-            for stage in ("val", "test"):
-                columns.append(
-                    Column(f"{stage}/{strip_stage(name)}", [_value(run, name, stage) for run in found], rank)
-                )
+            stages = ("val", "test") if name == strip_stage(name) else (get_stage(name),)
+            if not any(counterpart(name, stage, run.metrics) for stage in stages for run in found):
+                stages = ("train",)  # such as `parameters`
+            for stage in stages:
+                title = name if stage == "train" else f"{stage}/{strip_stage(name)}"
+                columns.append(Column(title, [_value(run, name, stage) for run in found], rank))
         return columns
     headline = [run.headline if strip_stage(run.monitor or "loss") != run.headline else "" for run in found]
     metrics = [

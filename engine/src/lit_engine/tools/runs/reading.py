@@ -145,7 +145,7 @@ def read_runs(names: Sequence[str]) -> list[Run]:
         if not paths:
             siblings = [folder.name for folder in Path(name).parent.glob("*/")]
             raise RunError(f"no such run or folder: {name}{did_you_mean(Path(name).name, siblings)}")
-        inside = [run for path in paths for run in _runs_in(path)]
+        inside = [run for path in paths for run in runs_in(path)]
         if not inside and not all(path.is_file() for path in paths):
             raise RunError(f"there is no run in {name}")
         for run in inside:
@@ -163,7 +163,7 @@ def read_runs(names: Sequence[str]) -> list[Run]:
     return runs
 
 
-def _runs_in(folder: Path) -> Iterator[Path]:
+def runs_in(folder: Path) -> Iterator[Path]:
     """Yield all folders that contain a config.yaml. Folders inside a run, such as W&B's, are not searched.
 
     Links to folders are followed once, after the other folders.

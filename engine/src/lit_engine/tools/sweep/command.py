@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lit_engine.cli.arguments import CONFIG, OptionParser, at_least, pairs
+from lit_engine.cli.arguments import CONFIG, OptionParser, at_least, expanded_path, pairs
 from lit_engine.cli.explain import explain
 from lit_engine.cli.main import check_early
 from lit_engine.cli.shorthand import expand
@@ -41,7 +41,7 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--count", type=at_least(1), help="total number of trials (default: run_cap in the file, or the whole grid)"
     )
-    parser.add_argument("--dir", type=Path, help="folder of the sweep (default: sweeps/NAME_OF_THE_FILE)")
+    parser.add_argument("--dir", type=expanded_path, help="folder of the sweep (default: sweeps/NAME_OF_THE_FILE)")
     parser.add_argument("--storage", metavar="URL", help="database shared by machines (default: a file in --dir)")
     parser.add_argument("--lost_after", type=at_least(1), metavar="SECONDS",
                         help="retry a trial if it sends no heartbeat for this many seconds (default: 60)")  # fmt: skip
@@ -179,4 +179,10 @@ def _check(config: "SweepConfig", file: Path) -> tuple[list[tuple[str, dict[str,
                 raise UserError(f"{file}: `fit` does not accept {json.dumps(point)}: {reason}") from error
     swept = tuple(f"{option_key(parameter.name)}." for parameter in config.parameters)
     plain = {**cli.plain, "seed_everything": True} if cli.drawn else cli.plain  # each trial draws its own seed
-    return found, {key: value for key, value in options_of(plain) if not f"{key}.".startswith(swept)}
+    shared = {key: value for key, value in options_of(plain) if not f"{key}.".startswith(swept)}
+    return found, {**shared, "trainer.callbacks": _names_of(plain["trainer"]["callbacks"])}
+
+
+def _names_of(callbacks: Any) -> list[str]:
+    """Return class names. `require_same` ignores options that exist in only one config, such as those of a callback."""
+    return [one["class_path"] for one in (callbacks if isinstance(callbacks, list) else [callbacks]) if one]

@@ -172,8 +172,8 @@ def _command(given: Any, overrides: Sequence[str]) -> list[str]:
     place = words.index(macros[0])
     start = place - 1 if words[place - 1] in ("-c", CONFIG) else place
     fixed = [*words[:start], *words[place + 1 :], *overrides]
-    # If the values file were the only config, each trial's run would be stored in a folder named after it.
-    if macros[0] == ARGUMENTS_FILE and not any(word.startswith(CONFIG) for word in expand(current(), fixed)):
+    # If the values were the only config, each trial's run would be stored in a folder named after them.
+    if macros[0] != "${args}" and not any(word.startswith(CONFIG) for word in expand(current(), fixed)):
         return [*fixed, "${args}"]
     return [*fixed, *words[start : place + 1]]
 

@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lit_engine.cli.arguments import OptionParser, at_least, pairs
+from lit_engine.cli.arguments import OptionParser, at_least, expanded_path, pairs
 from lit_engine.cli.main import main
 from lit_engine.errors import UserError
 from lit_engine.project import current, program
@@ -47,7 +47,9 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", nargs="+", type=int, default=[], help="one run per seed")
     parser.add_argument("--folds", type=int, help="split the data into this many folds, and test one run on each")
     parser.add_argument("--workers", type=at_least(1), default=1, help="concurrent runs (default: 1)")
-    parser.add_argument("--dir", type=Path, help="output folder (default: repeats/CONFIG or repeats/CONFIG-5-folds)")
+    parser.add_argument(
+        "--dir", type=expanded_path, help="output folder (default: repeats/CONFIG or repeats/CONFIG-5-folds)"
+    )
     parser.add_argument("--json", action="store_true", help=HELP)
     return parser
 
