@@ -215,7 +215,13 @@ def start_as_new(trainer: Trainer) -> None:
 
     This calls the base class's setter, because the fit loop's own setter would also reset its inner loops. It also
     lets Lightning create the data iterator again, because the first one used the counters of the previous epoch.
+    Checkpoints that are saved in `on_train_epoch_end` do not count this epoch as complete. With `max_steps`, Lightning
+    would train it again.
     """
+    progress: Any = trainer.fit_loop.epoch_progress
+    for epochs in (progress.total, progress.current):
+        epochs.completed = epochs.processed
+    trainer.fit_loop.reset_restart_stage()
     _Loop.restarting.fset(trainer.fit_loop, False)  # type: ignore[attr-defined]
     trainer.fit_loop._resuming_from_checkpoint = False
 
@@ -365,6 +371,16 @@ def restore_progress(trainer: Trainer, checkpoint: dict[str, Any]) -> None:
     """Set the step and the epoch before an evaluation, for loggers and modules. Lightning 1.5 added this API."""
     if counters := checkpoint.get("loops", {}).get("fit_loop"):
         trainer.fit_loop.load_state_dict(counters)
+
+
+def is_trained_with_other_length(trainer: Trainer) -> bool:
+    """Return whether the epoch's last batch was trained, but the epoch would now have another number of batches.
+
+    Lightning would train on the additional batches, or on one more batch, before it ends the epoch.
+    """
+    length, batches = trainer.num_training_batches, trainer.fit_loop.epoch_loop.batch_progress
+    is_open = batches.is_last_batch and not is_between_epochs(trainer)
+    return is_open and length != float("inf") and batches.current.ready != length
 
 
 def set_batch_counters(trainer: Trainer) -> None:

@@ -362,6 +362,7 @@ class Session:
         is_partial = adds_weights_later(model, trainer.callbacks)  # type: ignore[attr-defined]
         different = check_fits(model, content, self.checkpoint, self.cli.hyper_parameters, is_partial)
         if self.command == "fit":
+            self.saver.state.optimizers = content.get("optimizer_states", ())
             if not isinstance(model, Task):
                 self.saver.state.schedules = content["lr_schedulers"]
                 if different:

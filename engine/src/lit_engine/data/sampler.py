@@ -320,16 +320,18 @@ class Loader:
             set_worker_iterator(self.workers, iterator)
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return the epoch, the position in the epoch, and the total number of samples per batch and per step."""
+        """Return the epoch, the position in it, the seed, and the total numbers of samples per batch and per step."""
         sampler, epoch = self.sampler, self.sampler.epoch
         position = self.position % len(self) if epoch == self.epoch else 0  # the epoch may not have started
-        return {"epoch": epoch, "position": position, "batch": sampler.together, "step": sampler.step}
+        place = {"epoch": epoch, "position": position, "seed": sampler.seed}
+        return {**place, "batch": sampler.together, "step": sampler.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a saved position, even if the batch size has changed since then.
 
         Raises:
-            DataError: if the number of samples per step changed mid-epoch, which would skip or repeat samples.
+            DataError: if the seed or the number of samples per step changed mid-epoch, which would skip or repeat
+                samples.
         """
         together = self.sampler.together
         batch, before, now = state["batch"], state["step"], self.sampler.step
@@ -339,6 +341,8 @@ class Loader:
                 f"but now has {now}: resume with the original batch size, devices and accumulate_grad_batches; "
                 "data.global_batch_size keeps the steps the same on any number of devices"
             )
+        if state["position"] and state.get("seed", self.sampler.seed) != self.sampler.seed:
+            raise DataError(f"the run was stopped mid-epoch with the seed {state['seed']}: resume with this seed")
         self.recut = batch != together
         self.sampler.epoch = self.epoch = state["epoch"]
         self.position = self.sampler.start = state["position"] * batch // together

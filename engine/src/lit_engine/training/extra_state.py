@@ -12,7 +12,7 @@ from lit_engine.data.module import accumulation_schedule
 from lit_engine.distributed.processes import all_gathered, print_once, replicas
 from lit_engine.distributed.sharding import as_sharded, gather_full_tensors
 from lit_engine.errors import UserError
-from lit_engine.training.fork import describe_optimization
+from lit_engine.training.fork import describe_optimization, has_same_parameters
 from lit_engine.training.schedules import check_lengths
 from lit_engine.training.task import Task
 
@@ -28,11 +28,13 @@ class ExtraState:
 
     Attributes:
         schedules: states of the schedules in the checkpoint to resume from, if the module is not a task.
+        optimizers: states of the optimizers in the checkpoint to resume from.
         end: the loop's counters and other state at the end of training, if training ends mid-epoch.
     """
 
     def __init__(self) -> None:
         self.schedules: Sequence[Any] = ()
+        self.optimizers: Sequence[Any] = ()
         self.end: dict[str, Any] | None = None
         self._loaded: dict[str, Any] = {}  # entries of the checkpoint to resume from
         self._share: dict[str, Any] = {}  # the part of the checkpoint that belongs to this process
@@ -45,8 +47,16 @@ class ExtraState:
         self._buffers: dict[str, Tensor] = {}
 
     def prepare(self, trainer: Trainer) -> None:
-        """Check the schedules of a resumed run before Lightning restores their states."""
+        """Check the schedules and optimizers of a resumed run before Lightning restores their states."""
         check_lengths(trainer, self.schedules)
+        for optimizer, saved in zip(trainer.optimizers, self.optimizers, strict=False):
+            # callbacks such as BackboneFinetuning may still add groups
+            is_final = len(optimizer.param_groups) == len(saved["param_groups"])
+            if is_final and not has_same_parameters(optimizer, saved):
+                raise UserError(
+                    "the optimizer of this run trains other parameters, but a resumed run keeps its optimizer: keep "
+                    "the options that freeze parameters, such as Unfreezing, or continue as a new run with --fork"
+                )
         self._optimization = describe_optimization(trainer)
 
     def load(self, trainer: Trainer, checkpoint: dict[str, Any]) -> None:
@@ -76,7 +86,7 @@ class ExtraState:
         for name, gradient in self._loaded.get("gradients", {}).items():
             weight = module.get_parameter(name)
             weight.grad = as_sharded(gradient.to(weight.device), like=weight)
-        if getattr(trainer.train_dataloader, "recut", False):
+        if getattr(trainer.train_dataloader, "recut", False) or _lightning.is_trained_with_other_length(trainer):
             _lightning.set_batch_counters(trainer)
         if _lightning.is_between_epochs(trainer):
             _lightning.start_as_new(trainer)
@@ -85,14 +95,14 @@ class ExtraState:
             _lightning.finish_restart(trainer)
             _lightning.skip_validation_if_not_due(trainer)
             _lightning.log_again(trainer, self._share.get("logged", []))
-        self._at_start = _training_state(module)
 
     def _check_batches(self, trainer: Trainer) -> None:
         """Raise UserError if the number of batches changed, and warn if a loader cannot resume mid-epoch."""
         now, done = trainer.num_training_batches, _lightning.ready_batches(trainer)
         before, accumulation = self._loaded.get("accumulation"), trainer.accumulate_grad_batches
         is_scheduled = accumulation_schedule(trainer) is not None
-        if before not in (None, accumulation) and (done % before or done % accumulation) and not is_scheduled:
+        within = not trainer.is_last_batch and not is_scheduled  # the last batch of an epoch always completes a step
+        if within and before not in (None, accumulation) and (done % before or done % accumulation):
             raise UserError(
                 f"the run was stopped mid-epoch with trainer.accumulate_grad_batches={before}: resume with this value"
             )
@@ -113,6 +123,7 @@ class ExtraState:
         ReduceLROnPlateau, step it now.
         """
         module, trainable = trainer.lightning_module, self._loaded.get("trainable", {})
+        self._at_start = _training_state(module)  # after all hooks, because callbacks such as `Unfreezing` also freeze
         restored = {name: now for name, (start, now) in trainable.items() if start == self._at_start.get(name)}
         for name, part in module.named_modules():
             part.training = restored.get(name, part.training)

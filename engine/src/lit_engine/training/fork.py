@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, WeightAveraging
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, Timer, WeightAveraging
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch.optim import Optimizer
+from torch import Tensor
+from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lit_engine._lightning import epochs_in
@@ -35,7 +36,7 @@ class Fork(Callback):
     - Changed optimizer options replace the saved options.
     - If the learning rate, a schedule or its length has changed, the schedules are built from the new options and moved
       to the checkpoint's position. Otherwise, the saved state of the schedules is restored.
-    - Early stopping and the selection of the best checkpoint only consider the epochs of the new run.
+    - Early stopping, `max_time` and the selection of the best checkpoint only consider the epochs of the new run.
 
     Args:
         source: parent run and checkpoint, in the format of `--fork`. Neither is modified.
@@ -74,7 +75,7 @@ class Fork(Callback):
         # Modules that are not tasks create their own optimizer, so any of their options may affect the optimizer.
         owns = FROM_CHECKPOINT if isinstance(model, Task) else ()
         self._changed = [key for key, _, _ in found if not owns or key.split(".")[1].partition("[")[0] in owns]
-        kept = {one.state_key for one in callbacks if not isinstance(one, ModelCheckpoint | EarlyStopping)}
+        kept = {one.state_key for one in callbacks if not isinstance(one, ModelCheckpoint | EarlyStopping | Timer)}
         content["callbacks"] = {key: state for key, state in content["callbacks"].items() if key in kept}
         use_trained_weights(content, callbacks)
         if self.trained is not None:  # between epochs, the data may change
@@ -116,7 +117,9 @@ class Fork(Callback):
         if 0 < (trainer.max_epochs or 0) <= epochs or 0 < trainer.max_steps <= step:
             raise UserError(f"--fork {place}: increase --epochs or trainer.max_steps to continue training")
         fits = len(saved) == len(trainer.optimizers) and all(map(_fits, trainer.optimizers, saved))
-        if saved and (not fits or any(key.endswith("optimizer.class_path") for key in self._changed)):
+        # groups of other parameters may have the same sizes
+        regrouped = any(key.endswith("optimizer.class_path") or ".match" in key for key in self._changed)
+        if saved and (not fits or regrouped):
             warn_once("note: the optimizer or its parameter groups differ, so its state is not restored")
             saved = []
         options = {key.rpartition(".")[2].partition("[")[0] for key in self._changed}  # `betas[0]` is an option `betas`
@@ -180,13 +183,38 @@ def describe_optimization(trainer: Trainer) -> str | None:
 
 
 def _fits(optimizer: Optimizer, saved: Mapping[str, Any]) -> bool:
-    """Return whether a saved state matches an optimizer's options and parameter counts."""
-    own, others, names = optimizer.param_groups, saved["param_groups"], optimizer.defaults.keys()
-    sizes = [[len(group["params"]) for group in groups] for groups in (own, others)]
-    return sizes[0] == sizes[1] and all(names <= group.keys() for group in others)
+    """Return whether a saved state matches an optimizer's options and parameters."""
+    names = optimizer.defaults.keys()
+    return has_same_parameters(optimizer, saved) and all(names <= group.keys() for group in saved["param_groups"])
+
+
+def has_same_parameters(optimizer: Optimizer, saved: Mapping[str, Any]) -> bool:
+    """Return whether the groups in a saved state have the sizes of an optimizer's groups, and weights of their shapes.
+
+    torch only compares the sizes. With states of other shapes, fused optimizers on a CPU write beyond the state.
+    """
+    own, others = optimizer.param_groups, saved["param_groups"]
+    if [len(group["params"]) for group in own] != [len(group["params"]) for group in others]:
+        return False
+    if isinstance(optimizer, LBFGS):  # its state consists of vectors of all weights
+        return True
+    weights, keys = ([one for group in groups for one in group["params"]] for groups in (own, others))
+    states = [saved["state"].get(key, {}).values() for key in keys]
+    return all(_has_shape(value, weight) for weight, found in zip(weights, states, strict=True) for value in found)
+
+
+def _has_shape(value: Any, weight: Tensor) -> bool:
+    """Return whether a state may belong to a weight. Some optimizers, such as Adafactor, reduce axes to length 1."""
+    if not isinstance(value, Tensor) or value.ndim != weight.ndim:
+        return True
+    return all(size in (1, own) for size, own in zip(value.shape, weight.shape, strict=True))
 
 
 def use_trained_weights(content: dict[str, Any], callbacks: Iterable[Callback]) -> None:
-    """Replace the averaged weights in a checkpoint with the trained weights if no callback continues the averaging."""
-    if "current_model_state" in content and not any(isinstance(one, WeightAveraging) for one in callbacks):
+    """Replace the averaged weights in a checkpoint with the trained weights if no callback continues the averaging.
+
+    For example, SWA cannot continue an EMA, whose count is the number of steps.
+    """
+    averages = {one.state_key for one in callbacks if isinstance(one, WeightAveraging)}
+    if "current_model_state" in content and not averages & content["callbacks"].keys():
         content["state_dict"] = content.pop("current_model_state")

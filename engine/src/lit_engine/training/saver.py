@@ -40,6 +40,7 @@ OUT_OF_MEMORY = (
     "trainer.precision=bf16-mixed also needs less memory"
 )
 ONE_SAMPLE = "batch norm cannot train on a batch of one sample: set --data.drop_last=true or change data.batch_size"
+TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 # The module's hooks that run before `Saver` looks at the trainer.
 LAST_HOOKS = ("on_train_start", "on_train_epoch_start", "on_train_batch_end", "on_validation_end")
 
@@ -82,6 +83,7 @@ class Saver(Callback):
         self._cut_short = False  # whether training ends mid-epoch
         self._within_step = False  # whether gradients are being accumulated
         self._seeds_batches = False  # whether random numbers in a step are seeded here, not by the task or the loader
+        self._seeds_transfer = False  # whether the hooks that transfer a batch to the device are seeded here
         self._sums: list[Tensor] = []  # sums of the weights and buffers before the current validation
         self._others = b""  # states of the callbacks and the data module before the current validation
         self._unequal = False  # whether processes have different numbers of validation batches
@@ -131,6 +133,10 @@ class Saver(Callback):
         loaders = CombinedLoader(trainer.train_dataloader).flattened
         seeded = isinstance(pl_module, Task) or all(isinstance(one, ResumableLoader) for one in loaders)
         self._seeds_batches = not seeded
+        owners = pl_module, trainer.datamodule  # type: ignore[attr-defined]
+        hooks = [getattr(type(one), hook, None) for one in owners for hook in TRANSFER_HOOKS]
+        own = any(one and not one.__module__.startswith(("lightning.", "lit_engine.")) for one in hooks)
+        self._seeds_transfer = own and not all(isinstance(one, ResumableLoader) for one in loaders)
         self.state.start(trainer)
         looks = self.after_start, self.after_epoch_start, self.after_step, self.after_validation
         for name, look in zip(LAST_HOOKS, looks, strict=True):
@@ -138,6 +144,7 @@ class Saver(Callback):
 
     def after_start(self, trainer: Trainer) -> None:
         self.state.finish_start(trainer)
+        self._seed_transfer(trainer)
 
     def after_epoch_start(self, trainer: Trainer) -> None:
         """Average the gradients of parameters that hooks, for example of BackboneFinetuning, have just unfrozen."""
@@ -196,6 +203,7 @@ class Saver(Callback):
 
     def after_step(self, trainer: Trainer) -> None:
         """Save if a save is due, and stop after a signal. Both wait until gradient accumulation is complete."""
+        self._seed_transfer(trainer)
         if trainer.is_last_batch and isinstance(trainer.train_dataloader, Loader):
             trainer.train_dataloader.position = 0  # even if `limit_train_batches` ended the epoch
         if self._postpone_stop(trainer):
@@ -246,6 +254,12 @@ class Saver(Callback):
         if trainer.state.fn == "fit":
             self.state.end_validation(trainer)
 
+    def _seed_transfer(self, trainer: Trainer) -> None:
+        """Seed the hooks that may augment the next batch on the device. A `ResumableLoader` does this itself."""
+        if self._seeds_transfer:
+            place = trainer.current_epoch, _lightning.ready_batches(trainer), replicas(trainer).rank
+            seed_everywhere(global_seed(), "transfer", *place)
+
     def _seed(self, trainer: Trainer, moment: str) -> None:
         """Make random numbers in hooks and in validation depend only on the seed, the step and the replica."""
         seed_everywhere(global_seed(), moment, trainer.global_step, replicas(trainer).rank)
@@ -276,8 +290,10 @@ class Saver(Callback):
         if isinstance(exception, Interrupted | KeyboardInterrupt) or not self.signals.deferred:
             return
         self.signals.deferred = False
-        if is_out_of_memory(exception) and self._before_step is not None and isinstance(pl_module, Task):
-            self._save_before_step(trainer, pl_module, *self._before_step)
+        # A validation within an accumulated step may use averaged weights, which must not be saved as the trained ones.
+        repeats = self._before_step is not None and not trainer.validating
+        if is_out_of_memory(exception) and repeats and isinstance(pl_module, Task):
+            self._save_before_step(trainer, pl_module, *self._before_step)  # type: ignore[misc]
         started = _lightning.ready_batches(trainer)
         where = f"batch {started - 1}" if started else "before the first batch"
         exception.add_note(f"in epoch {trainer.current_epoch}, step {trainer.global_step}, {where}")
