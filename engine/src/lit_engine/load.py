@@ -19,7 +19,7 @@ from lit_engine.data.module import build_datamodule
 from lit_engine.errors import CheckpointError
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
-from lit_engine.training.plain import OwnData, adds_weights_later, complete_prediction, seed_setup
+from lit_engine.training.plain import OwnData, adds_weights_later, complete_prediction, seed_data_hooks
 from lit_engine.training.task import Task, load_module
 
 
@@ -64,7 +64,7 @@ def load_data(run: RunDir, stage: str = "test", download: bool = True) -> Lightn
         data = OwnData.of(owner)
     if download:
         owner.prepare_data()
-    seed_setup(owner, run.config().get("seed_everything", 0))
+    seed_data_hooks(owner, run.config().get("seed_everything", 0))
     owner.setup(stage)
     return data
 

@@ -27,7 +27,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.plugins.io import CheckpointIO
 from torch.nn.parameter import is_lazy
 
-from lit_engine._lightning import NoProfiler, attach_callbacks, reconfigure, restore_progress
+from lit_engine._lightning import NoProfiler, attach_callbacks, attach_data, reconfigure, restore_progress
 from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.callbacks.progress import ProgressLines, TerminalProgress
 from lit_engine.callbacks.record import RunRecord, best_checkpoint, format_metrics, get_headline_metric
@@ -157,7 +157,7 @@ class Session:
         if self.again:
             return
         self.has_content = not smoke
-        tests = options.test_after_fit and not smoke and has_test(datamodule)
+        tests = options.test_after_fit and not smoke and has_test(datamodule, model)
         if not self.record.started:
             epochs = trainer.current_epoch
             done = f"{epochs} epoch{'s' * (epochs != 1)} ({trainer.global_step} steps)"
@@ -302,9 +302,13 @@ class Session:
         self._fill_data(content)
         self.cli.make(self.run.path, bool(self.checkpoint or self.options.init_from), self._parts)
         trainer, model = self.cli.trainer, self.cli.model
+        attach_data(trainer, self.cli.datamodule)  # `configure_callbacks` may use it
         attach_callbacks(trainer, model)
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        if sum(isinstance(one, Checkpoint) for one in callbacks) > 1:  # the module returns its own
+            callbacks = [one for one in callbacks if not isinstance(one, LossCheckpoint)]
         # The fork comes last, because other callbacks may add parameter groups in `on_fit_start`.
-        reconfigure(trainer, callbacks=[*trainer.callbacks, *_as_list(self.fork)])  # type: ignore[attr-defined]
+        reconfigure(trainer, callbacks=[*callbacks, *_as_list(self.fork)])
         for one in trainer.callbacks:  # type: ignore[attr-defined]
             if self.command == "fit" and isinstance(one, BatchSizeFinder | LearningRateFinder):
                 raise UserError(
@@ -487,6 +491,7 @@ class Session:
         """Evaluate and print the metrics, even if the disk is too full to save them."""
         self.record.checkpoint = self.checkpoint
         _drop_averages(trainer)
+        trainer.callback_metrics.clear()  # the evaluation may fail before Lightning clears the metrics of the fit
         try:
             evaluate = getattr(trainer, name)
             evaluate(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, verbose=False)

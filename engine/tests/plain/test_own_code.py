@@ -30,7 +30,7 @@ from lit_engine.load import load_model
 from lit_engine.run.directory import RunDir
 from lit_engine.tools.export.parts import name_tensors
 from lit_engine.tools.runs.reading import Run, lower_is_better
-from lit_engine.training.plain import complete_validation, seed_setup
+from lit_engine.training.plain import complete_validation, seed_data_hooks
 
 DATA = "--data metric_objects.Data --trainer.log_every_n_steps=3 --epochs 2"
 BATCHES = 10  # per epoch
@@ -552,8 +552,8 @@ class Collating(Data):
 def test_methods_of_modules_and_data_can_be_pickled_for_spawned_workers():
     """A spawned worker receives the object to which its `collate_fn` belongs."""
     data, module = Collating(), Simple()
-    seed_setup(data, 0)
-    seed_setup(module, 0)
+    seed_data_hooks(data, 0)
+    seed_data_hooks(module, 0)
     complete_validation(data)
     data.trainer = lambda: None  # cannot be pickled
     for one in (pickle.loads(pickle.dumps(data.collate)).__self__, copy.deepcopy(data)):

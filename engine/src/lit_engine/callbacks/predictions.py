@@ -15,6 +15,7 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from lit_engine.callbacks.drawing import log_table
+from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.distributed.processes import all_gathered
 from lit_engine.errors import UserError
 from lit_engine.run.directory import csv_text, write_text
@@ -75,6 +76,8 @@ class PredictionTable(BasePredictionWriter):
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         found = sorted(all_gathered(self._found, trainer), key=itemgetter(0, 1))
         self._found = []
+        if fast_dev_run(trainer):  # do not replace complete tables
+            return
         by_loader = {number: [batch for *_, batch in group] for number, group in groupby(found, key=itemgetter(0))}
         for number, batches in by_loader.items():
             file = self.file if len(by_loader) == 1 else self.file.with_stem(f"{self.file.stem}_{number}")

@@ -165,7 +165,8 @@ class TerminalProgress(ProgressLines):
         now = perf_counter()
         if now < self._next and not trainer.is_last_batch:
             return
-        rate = trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else None
+        rates = (group.get("lr") for optimizer in trainer.optimizers for group in optimizer.param_groups)
+        rate = next(rates, None)  # None if `configure_optimizers` returns None
         facts = [self._remaining(trainer, batch_idx + 1, now), self._speed(trainer, pl_module, batch_idx + 1, now)]
         facts += [] if rate is None else [f"lr {rate:.3g}"]
         values = collect_progress_metrics(trainer, pl_module, totals_of(pl_module)) | trainer.progress_bar_metrics

@@ -267,7 +267,7 @@ class RunRecord(Callback):
 
     def _record_evaluation(self, trainer: Trainer, pl_module: LightningModule, section: str, split: str) -> None:
         values = _numbers(logged_values(trainer), split)
-        if not trainer.is_global_zero:
+        if not trainer.is_global_zero or fast_dev_run(trainer):
             return
         size_of = getattr(trainer.datamodule, "size_of", None)  # type: ignore[attr-defined]
         samples = values.get(f"{split}/samples")
@@ -324,7 +324,10 @@ def _check_watched(trainer: Trainer, module: LightningModule) -> None:
         there = sorted(known for known in trainer.callback_metrics if not is_detail(known)) or ["none (no validation)"]
         slip = not is_detail(name) and get_close_matches(name, there, cutoff=0.7)
         if slip or (isinstance(module, Task) and not trainer.sanity_checking):
-            raise UserError(f"monitor: {name} is not logged in validation. Logged metrics: {', '.join(there)}")
+            message = f"monitor: {name} is not logged in validation. Logged metrics: {', '.join(there)}"
+            if isinstance(module, Task) or not trainer.sanity_checking:
+                raise UserError(message)
+            warn_once(f"warning: {message}")  # the module may not log this metric in the sanity check
 
 
 def get_headline_metric(module: Any) -> str | None:

@@ -124,9 +124,10 @@ def _best(run: RunDir) -> Path:
 
 def _recorded_best(run: RunDir, state: dict[str, Any]) -> Path:
     """Return the path of the best checkpoint in a callback's state, even if the run was moved."""
-    folder = Path(state["dirpath"])
-    here = run.checkpoints if folder.name == run.checkpoints.name else folder
-    return here / os.path.relpath(state["best_model_path"], folder)
+    folder, path = Path(state["dirpath"]), Path(state["best_model_path"])
+    inside = run.checkpoints / os.path.relpath(path, folder)
+    is_outside = folder.name != run.checkpoints.name or (path.is_file() and not inside.is_file())
+    return path if is_outside else inside
 
 
 def _check_exists(run: RunDir, path: Path) -> Path:

@@ -6,7 +6,9 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import LambdaCallback
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 
 from lit_engine.checkpoints.io import read
@@ -58,6 +60,8 @@ def check_fits(
     found = match(model, state_of(content, checkpoint))
     if is_partial or not getattr(model, "strict_loading", True):
         found = replace(found, missing=[], unexpected=[])
+    if is_partial and is_overridden("on_load_checkpoint", model, LightningModule):  # the hook may resize weights
+        found = replace(found, other_shape=[])
     if not found.complete:
         raise CheckpointError(f"{checkpoint} belongs to a different model than the one in the config:\n{found}")
     before, now = (

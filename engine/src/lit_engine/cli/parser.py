@@ -39,7 +39,7 @@ from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import Project, program
 from lit_engine.run.directory import YAML_LOADER
 from lit_engine.run.options import options_of, same_value
-from lit_engine.training.plain import LOADERS, OWN_DATA, OwnData, seed_setup
+from lit_engine.training.plain import LOADERS, OWN_DATA, OwnData, seed_data_hooks
 from lit_engine.training.task import Task
 
 # Options of `predict` for new samples, with a description of their content.
@@ -302,7 +302,7 @@ class LitCLI(LightningCLI):
         if isinstance(self.datamodule, OwnData):
             self.datamodule = OwnData.of(self.model)
         for owner in (self.model, self.datamodule):
-            seed_setup(owner, self.options.seed_everything)
+            seed_data_hooks(owner, self.options.seed_everything)
         check_links(self.plain["model"], self.datamodule, self.links)
         self.hyper_parameters = hyper_parameters(copy.deepcopy(self.plain["model"]), self.datamodule, self.links)
         if self.trainer.precision == "64-true":

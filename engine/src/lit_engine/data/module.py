@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from jsonargparse import ArgumentParser
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import Tensor
 
@@ -56,7 +56,9 @@ def build_datamodule(config: Mapping[str, Any]) -> LightningDataModule:
 
 def accumulation_steps(trainer: Any) -> int:
     """Return the number of micro-batches per optimizer step."""
-    return getattr(trainer.lightning_module, "accumulate", None) or trainer.accumulate_grad_batches
+    module = trainer.lightning_module
+    own = None if getattr(module, "automatic_optimization", True) else getattr(module, "accumulate", None)
+    return own if isinstance(own, int) else trainer.accumulate_grad_batches
 
 
 def accumulation_schedule(trainer: Any) -> GradientAccumulationScheduler | None:
@@ -317,8 +319,11 @@ class SplitData(LightningDataModule):
                 trainer.train_dataloader.load_state_dict(state_dict)
 
 
-def has_test(datamodule: Any) -> bool:
-    """Return False and print a message if there is no test split. This function can be called before `setup`."""
+def has_test(datamodule: Any, module: LightningModule) -> bool:
+    """Return False and print a message if there is no test split or step. Can be called before `setup`."""
+    if type(module).test_step is LightningModule.test_step:
+        print_once(f"{type(module).__name__} has no test_step, so the run is not tested after training")
+        return False
     own = getattr(type(datamodule), "test_dataloader", None) is not LightningDataModule.test_dataloader
     has = own and (not hasattr(datamodule, "has_split") or datamodule.has_split("test"))
     if not has:

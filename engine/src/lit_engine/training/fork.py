@@ -111,7 +111,8 @@ class Fork(Callback):
         Raises:
             UserError: if no steps are left to train.
         """
-        content, saved = self.content, self.content["optimizer_states"]
+        content = self.content
+        saved = [state for state in content["optimizer_states"] if state]  # empty if there is no optimizer
         epochs, step = self.origin["epochs"], self.origin["step"]
         place = f"{self.checkpoint} after {epochs} epoch{'s' * (epochs != 1)} ({step} steps)"
         if 0 < (trainer.max_epochs or 0) <= epochs or 0 < trainer.max_steps <= step:

@@ -9,6 +9,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from torch import Tensor
 
+from lit_engine._lightning import trainer_of
 from lit_engine.data.module import SplitData
 from lit_engine.data.resumable import seed_everywhere
 from lit_engine.errors import UserError
@@ -124,8 +125,11 @@ def replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
     setattr(owner, name, Replacement(owner, name, function))
 
 
-def seed_setup(owner: LightningModule | LightningDataModule, seed: int) -> None:
-    """Seed each call of `setup`, so that random splits are the same in all stages and commands."""
+def seed_data_hooks(owner: LightningModule | LightningDataModule, seed: int) -> None:
+    """Seed each call of `setup` and of a dataloader method, so that random splits are the same in all commands.
+
+    A loader that is reloaded every n epochs draws other random numbers each time, but the same ones in a resumed run.
+    """
     if isinstance(owner, Task | SplitData):  # their splits have their own generators
         return
     setup = owner.setup
@@ -135,8 +139,24 @@ def seed_setup(owner: LightningModule | LightningDataModule, seed: int) -> None:
         setup(stage)
 
     replace(owner, "setup", seeded_setup)
+    for name in LOADERS:
+        if getattr(type(owner), name) is not getattr(LightningModule, name):
+            _seed_loader(owner, name, seed)
     if isinstance(owner, LightningDataModule):
         copyreg.pickle(type(owner), _reduce_without_trainer)
+
+
+def _seed_loader(owner: LightningModule | LightningDataModule, name: str, seed: int) -> None:
+    load = getattr(owner, name)
+
+    def seeded_load() -> Any:
+        trainer: Any = trainer_of(owner) if isinstance(owner, LightningModule) else owner.trainer
+        every = getattr(trainer, "reload_dataloaders_every_n_epochs", 0)
+        epoch = trainer.current_epoch // every * every if every else 0
+        seed_everywhere(seed, name, type(owner).__name__, epoch)
+        return load()
+
+    replace(owner, name, seeded_load)
 
 
 def _reduce_without_trainer(data: LightningDataModule) -> Any:
