@@ -1,5 +1,6 @@
 """Callbacks that average the weights during training."""
 
+import math
 import warnings
 from collections import defaultdict
 from functools import partial
@@ -17,6 +18,7 @@ from lit_engine._lightning import BatchNorm, get_averaged_model
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.checkpoints.weights import with_versions
 from lit_engine.errors import UserError
+from lit_engine.training.plain import call_after_setup, forward_batch
 from lit_engine.training.task import Task
 
 
@@ -38,14 +40,25 @@ class Average(WeightAveraging):
                 raise UserError(f"{names[0]} does not support sharded weights: remove it, or use the strategy ddp")
             if str(trainer.precision).endswith("-true") and trainer.precision != "32-true":
                 raise UserError(f"{names[0]} needs float32 weights: use 32-true or mixed, not {trainer.precision}")
-        with warnings.catch_warnings():  # a warning about sharding is ignored, because sharding was rejected above
+            self.create(trainer, pl_module)
+            if not isinstance(pl_module, Task):
+                call_after_setup(pl_module, lambda: self._create_again(trainer, pl_module))
+
+    def create(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Create the average as a copy of the module."""
+        with warnings.catch_warnings():  # a warning about sharding is ignored, because `setup` rejects sharding
             warnings.filterwarnings("ignore", message=".*overrides the configure_model")
-            super().setup(trainer, pl_module, stage)
-        if stage == "fit":
-            average = get_averaged_model(self)
-            average.n_averaged = average.n_averaged.cpu()  # a counter on a GPU would make each step wait
-            load = average.load_state_dict
-            average.load_state_dict = lambda state: load(with_versions(state, average))
+            super().setup(trainer, pl_module, "fit")
+        average = get_averaged_model(self)
+        average.n_averaged = average.n_averaged.cpu()  # a counter on a GPU would make each step wait
+        load = average.load_state_dict
+        average.load_state_dict = lambda state: load(with_versions(state, average))
+
+    def _create_again(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Replace the average if the module's `setup` created layers."""
+        before, now = (list(one.state_dict()) for one in (get_averaged_model(self).module, pl_module))
+        if before != now:
+            self.create(trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
@@ -81,11 +94,10 @@ class EMA(Average):
         super().__init__(use_buffers=True)
         self.decay = decay
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        super().setup(trainer, pl_module, stage)
-        if stage == "fit":
-            average = get_averaged_model(self)
-            average.update_parameters = partial(self._update, average)
+    def create(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().create(trainer, pl_module)
+        average = get_averaged_model(self)
+        average.update_parameters = partial(self._update, average)
 
     @torch.no_grad()
     def _update(self, average: AveragedModel, module: torch.nn.Module) -> None:
@@ -159,7 +171,7 @@ class SWA(Average):
 
 
 @torch.no_grad()
-def measure_batch_norm(average: torch.nn.Module, live: LightningModule, trainer: Trainer) -> None:
+def measure_batch_norm(average: Any, live: LightningModule, trainer: Trainer) -> None:
     """Set the batch-norm statistics of `average` to their means over the training batches of the current epoch.
 
     Layers that are frozen in `live`, the trained model, do not change. The data module must have a `loader` method that
@@ -178,7 +190,8 @@ def measure_batch_norm(average: torch.nn.Module, live: LightningModule, trainer:
     loader = data.loader("train")
     if hasattr(loader.sampler, "set_epoch"):
         loader.sampler.set_epoch(trainer.current_epoch)
-    for batch in islice(loader, int(trainer.num_training_batches)):
+    limit = trainer.num_training_batches  # infinite if the length of the data is unknown
+    for batch in islice(loader, None if limit == math.inf else int(limit)):
         batch = data.transfer_batch_to_device(batch, trainer.strategy.root_device, 0)
         with trainer.precision_plugin.forward_context():
-            average(data.on_after_batch_transfer(batch, 0)[0])
+            forward_batch(average, data.on_after_batch_transfer(batch, 0))

@@ -7,6 +7,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lit_engine._lightning import BatchNorm, wrap_again
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.errors import UserError, did_you_mean
+from lit_engine.training.plain import call_after_setup
 from lit_engine.training.task import Task
 
 
@@ -54,6 +55,12 @@ class Unfreezing(Callback):
         """Check the schedule. Parameters that are never trained are excluded from the optimizer."""
         if stage != "fit":
             return
+        if isinstance(pl_module, Task):
+            self._freeze(pl_module)
+        else:  # its `setup` may create layers
+            call_after_setup(pl_module, lambda: self._freeze(pl_module))
+
+    def _freeze(self, pl_module: LightningModule) -> None:
         modules = dict(pl_module.named_modules())
         for path in self.schedule:
             if (epoch := self.schedule[path]) is not None and epoch < 0:
@@ -63,7 +70,7 @@ class Unfreezing(Callback):
                 raise UserError(f"Unfreezing: the model has no module {path!r}{hint}")
         if all(self.is_frozen(name, 0) for name, _ in pl_module.named_parameters()):
             raise UserError("Unfreezing: nothing is left to train in epoch 0")
-        for name, parameter in pl_module.named_parameters():
+        for name, parameter in pl_module.named_parameters(remove_duplicate=False):
             if self.first_epoch_of(name) is None:
                 parameter.requires_grad_(False)
 
@@ -87,7 +94,7 @@ class Unfreezing(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         epoch = trainer.current_epoch
         changed = False
-        for name, parameter in pl_module.named_parameters():
+        for name, parameter in pl_module.named_parameters(remove_duplicate=False):
             # The model itself may freeze other parameters.
             if self.first_epoch_of(name) is None or not self._find_rule(name):
                 continue

@@ -81,17 +81,20 @@ class ParameterGroups:
         return [group for group in found if group["params"]]
 
     def _by_pattern(self, module: nn.Module) -> Shares:
-        every = dict(module.named_parameters())
+        every: dict[nn.Parameter, list[str]] = {}  # a tied parameter has several names
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            every.setdefault(parameter, []).append(name)
         for group in self.groups:
             for pattern in group.match:
-                if not any(_matches(name, pattern) for name in every):
+                if not any(_matches(name, pattern) for names in every.values() for name in names):
                     raise UserError(f"parameter_groups: {pattern!r} of group {group.name} matches no parameter")
         groups = [Group("base", []), *self.groups]
         members: dict[str, list[nn.Parameter]] = {group.name: [] for group in groups}
-        for name, parameter in every.items():
-            owners = [g.name for g in self.groups if any(_matches(name, pattern) for pattern in g.match)]
+        for parameter, names in every.items():
+            owners = [g.name for g in self.groups if any(_matches(n, pattern) for n in names for pattern in g.match)]
             if len(owners) > 1:
-                raise UserError(f"parameter_groups: {name} is matched by {' and by '.join(owners)}")
+                found = " = ".join(names)
+                raise UserError(f"parameter_groups: {found} is matched by {' and by '.join(owners)}")
             members[owners[0] if owners else "base"].append(parameter)
         return [(group, members[group.name]) for group in groups]
 

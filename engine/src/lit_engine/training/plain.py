@@ -61,6 +61,14 @@ def call_forward(module: LightningModule, names: Iterable[str], inputs: Iterable
     return module(*named.values())
 
 
+def forward_batch(module: LightningModule, batch: Any) -> Any:
+    """Pass a batch, or the inputs in it, to `forward` (see `inputs_of`)."""
+    if _takes_batch(module, batch):
+        return module(batch)
+    inputs = inputs_of(module, batch)
+    return call_forward(module, inputs, inputs.values())
+
+
 def _takes_any_name(module: LightningModule) -> bool:
     """Return whether `forward` accepts arbitrary keyword arguments, such as `**inputs`."""
     return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(module.forward).parameters.values())
@@ -123,6 +131,21 @@ class Replacement:
 def replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
     """Replace a method of a module or data module. `vars(owner).pop(name)` restores it."""
     setattr(owner, name, Replacement(owner, name, function))
+
+
+def call_after_setup(module: LightningModule, function: Callable[[], None]) -> None:
+    """Call a function once, after the next call of the module's `setup`, which may create layers."""
+    before, setup = vars(module).get("setup"), module.setup
+
+    def setup_and_call(stage: Any = None) -> None:
+        if before is None:
+            vars(module).pop("setup")
+        else:
+            vars(module)["setup"] = before
+        setup(stage)
+        function()
+
+    vars(module)["setup"] = setup_and_call
 
 
 def seed_data_hooks(owner: LightningModule | LightningDataModule, seed: int) -> None:

@@ -158,6 +158,7 @@ class InverseSqrtLR(lr_scheduler.LambdaLR):
 _NOT_IN_SEQUENCE = (
     lr_scheduler.OneCycleLR,
     lr_scheduler.CyclicLR,
+    lr_scheduler.MultiplicativeLR,
     lr_scheduler.ReduceLROnPlateau,
     lr_scheduler.SequentialLR,
 )
@@ -203,6 +204,13 @@ class SequentialLR(lr_scheduler.SequentialLR):
             if isinstance(parts[-1], _NOT_IN_SEQUENCE):
                 raise UserError(f"{type(parts[-1]).__name__} cannot be part of a SequentialLR")
         super().__init__(optimizer, parts, starts[1:])
+
+    def step(self) -> None:  # type: ignore[override]
+        """Step the current scheduler. At a milestone, first reset the rate, which a recursive scheduler starts from."""
+        if self.last_epoch + 1 in self._milestones:
+            for group in self.optimizer.param_groups:
+                group["lr"] = group["initial_lr"]
+        super().step()
 
 
 # These schedulers compute the rate from its initial value and overwrite the effect of other schedulers.
