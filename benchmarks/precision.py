@@ -25,6 +25,7 @@ LARGER_CNN = [
     "-c", str(ROOT / "configs" / "fashion_mnist_cnn.yaml"),
     "--model.net={class_path: CNN, init_args: {layers: [32, 32, pool, 64, 64, pool, 128], hidden: 128, norm: batch, "
     "dropout: 0.25, head_dropout: 0.5}}",
+    "--data.batch_size=128",
     "--data.val_size=5000",
     "--data.train_transforms=[{class_path: RandomCrop, init_args: {padding: 2}}, {class_path: RandomHorizontalFlip}]",
 ]  # fmt: skip

@@ -23,7 +23,7 @@ class Project:
         functions: maps functions to the classes that call them. Configs may refer to the function instead of the class.
         commands: maps the name of an additional command to a `module:function` in the package. The function receives
             the rest of the command line and returns the exit status.
-        after_command: a `module:function` that is called with the path of a run whose content has changed. By default,
+        after_command: a `module:function` that `fit`, `validate` and `test` call with the path of the run. By default,
             this function writes the run's page. None disables the call.
     """
 
