@@ -69,9 +69,8 @@ class PredictionTable(BasePredictionWriter):
         # Copies, because the tensors may be views of larger ones, or in the shared memory of DataLoader workers.
         values = apply_to_collection(prediction, Tensor, lambda tensor: tensor.cpu().clone())
         indices = [int(index) for index in batch_indices or ()]
-        stacked = _can_be_per_sample(values, len(indices))
         place = batch_idx * trainer.world_size + trainer.global_rank
-        self._found.append((dataloader_idx, place, Batch(torch.stack(values) if stacked else values, indices, stacked)))
+        self._found.append((dataloader_idx, place, Batch(values, indices)))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         found = sorted(all_gathered(self._found, trainer), key=itemgetter(0, 1))
@@ -84,11 +83,9 @@ class PredictionTable(BasePredictionWriter):
             if columns := _columns_of_batches(batches):
                 self._write_rows(file, columns, trainer)
             elif trainer.is_global_zero:
-                self._write_values(file.with_suffix(".pt"), [batch.returned for batch in batches])
+                self._write_values(file.with_suffix(".pt"), [batch.values for batch in batches])
 
-    def _write_rows(self, file: Path, batches: list["Columns"], trainer: Trainer) -> None:
-        if all(batch.has_row_per_sample for batch in batches):
-            batches = [Columns({"index": batch.indices, **batch}) for batch in batches]
+    def _write_rows(self, file: Path, batches: list[dict[str, list[Any]]], trainer: Trainer) -> None:
         rows = [dict(zip(batch, row, strict=True)) for batch in batches for row in zip(*batch.values(), strict=True)]
         rows = [{"index": number, **row} for number, row in enumerate(rows)]  # an index in the row takes precedence
         rows.sort(key=lambda row: row["index"])
@@ -131,33 +128,10 @@ class PredictionTable(BasePredictionWriter):
 
 
 class Batch(NamedTuple):
-    """The predictions of a batch, and the indices of its samples, if known.
-
-    If `stacked` is true, `predict_step` returned a list of B tensors of equal shape, which are stacked in `values`. The
-    tensors contain either one sample or one column each.
-    """
+    """The value that `predict_step` returned for a batch, and the indices of its samples, if known."""
 
     values: Any
     indices: list[int]
-    stacked: bool
-
-    @property
-    def returned(self) -> Any:
-        """The value that `predict_step` returned."""
-        return list(self.values) if self.stacked else self.values
-
-
-class Columns(dict[str, list[Any]]):
-    """Mapping of column names to the predictions of a batch. `indices` are the batch's sample indices, if known."""
-
-    def __init__(self, columns: Mapping[str, list[Any]], indices: Sequence[int] = ()) -> None:
-        super().__init__(columns)
-        self.indices = list(indices)
-
-    @property
-    def has_row_per_sample(self) -> bool:
-        """Whether there is one row for each sample. Object detectors may return any number of rows."""
-        return bool(self) and all(len(column) == len(self.indices) for column in self.values())
 
 
 def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
@@ -188,27 +162,33 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
     return columns if len({len(column) for column in columns.values()}) < 2 else None
 
 
-def _columns_of_batches(batches: Sequence[Batch]) -> list[Columns] | None:
+def _columns_of_batches(batches: Sequence[Batch]) -> list[dict[str, list[Any]]] | None:
     """Return the predictions of a dataloader as columns, or None if a batch cannot be converted.
 
     A list of tensors is interpreted as one tensor per sample if this is possible for every batch, and at least one
-    batch cannot be interpreted as columns.
+    batch cannot be interpreted as columns. If there is one row for each sample, the first column is the sample's
+    `index`. Object detectors may return any number of rows.
     """
-    stacked = [batch.values.shape for batch in batches if batch.stacked]
-    per_sample = len(stacked) == len(batches) and any(shape[1:2] != shape[:1] for shape in stacked)
-    columns = []
+    per_sample = all(map(_can_be_per_sample, batches)) and any(
+        batch.values[0].shape[:1] != (len(batch.values),) for batch in batches
+    )
+    found = []
     for batch in batches:
-        found = columns_of(batch.values if per_sample else batch.returned)
-        if found is None:
+        columns = columns_of(torch.stack(batch.values) if per_sample else batch.values)
+        if columns is None:
             return None
-        columns.append(Columns(found, batch.indices))
-    return columns
+        found.append(columns)
+    pairs = list(zip(batches, found, strict=True))
+    if all(columns and {*map(len, columns.values())} == {len(batch.indices)} for batch, columns in pairs):
+        return [{"index": batch.indices, **columns} for batch, columns in pairs]
+    return found
 
 
-def _can_be_per_sample(outputs: Any, size: int) -> bool:
-    """Return whether the outputs are a list with one tensor per sample, all of the same shape."""
-    is_list = isinstance(outputs, list) and all(isinstance(one, Tensor) for one in outputs)
-    return is_list and len(outputs) == size and len({one.shape for one in outputs}) == 1
+def _can_be_per_sample(batch: Batch) -> bool:
+    """Return whether the values are a list with one tensor per sample, all of the same shape."""
+    values, indices = batch
+    is_list = isinstance(values, list) and all(isinstance(one, Tensor) for one in values)
+    return is_list and len(values) == len(indices) and len({one.shape for one in values}) == 1
 
 
 def _add_inputs(row: dict[str, Any], index: int, inputs: Mapping[str, Any]) -> dict[str, Any]:
