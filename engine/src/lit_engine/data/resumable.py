@@ -38,10 +38,10 @@ def make_resumable(loader: Any, trainer: Trainer) -> Any:
     Iterable datasets and loaders that keep their own iterator start over, unless the loader has a `state_dict`, as
     torchdata's StatefulDataLoader does.
     """
-    is_map_style = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
-    if not is_map_style or keeps_iterator(loader) or trainer.predicting:
-        if isinstance(loader, DataLoader) and not trainer.predicting:
-            _protect_workers(loader)
+    if not isinstance(loader, DataLoader) or trainer.predicting:
+        return loader
+    if isinstance(loader.dataset, IterableDataset) or keeps_iterator(loader):
+        _protect_workers(loader)
         return loader
     return ResumableLoader(loader, trainer)
 
