@@ -217,12 +217,11 @@ def test_start_as_new_and_count_batches(trainer):
     assert made.num_training_batches == 4
 
 
-def test_reconfigure_limit_loops_set_root_dir_skip_sanity_check_and_set_ended(trainer, tmp_path):
+def test_reconfigure_limit_loops_set_root_dir_and_set_ended(trainer, tmp_path):
     made = trainer(max_epochs=1, num_sanity_val_steps=2)
-    _lightning.reconfigure(made, callbacks=[], loggers=[], limit_val_batches=0)
+    _lightning.reconfigure(made, callbacks=[], loggers=[], limit_val_batches=0, num_sanity_val_steps=0)
     _lightning.limit_loops(made, -1, 3)
     _lightning.set_root_dir(made, str(tmp_path / "elsewhere"))
-    _lightning.skip_sanity_check(made)
     assert made.default_root_dir == str(tmp_path / "elsewhere")
     made.fit(Module())
     assert made.global_step == 3

@@ -41,7 +41,7 @@ def trainer_of(module: LightningModule) -> Trainer | None:
 
 
 def reconfigure(trainer: Trainer, **parts: Any) -> None:
-    """Replace the `callbacks`, `loggers`, `profiler` or `limit_val_batches` of an existing trainer.
+    """Replace attributes of an existing trainer, such as `callbacks`, `loggers` or `num_sanity_val_steps`.
 
     The learning rate finder and the server reuse the configured trainer with different callbacks.
     """
@@ -75,11 +75,6 @@ def limit_loops(trainer: Trainer, max_epochs: int, max_steps: int) -> None:
 def set_root_dir(trainer: Trainer, path: str) -> None:
     """Set the output folder of callbacks, because initially only rank 0 knows it. Lightning 2.0 added this API."""
     trainer._default_root_dir = path  # type: ignore[attr-defined]
-
-
-def skip_sanity_check(trainer: Trainer) -> None:
-    """Skip the sanity check, for example in a resumed run whose original run already passed it."""
-    trainer.num_sanity_val_steps = 0
 
 
 def skip_sigterm_broadcast(trainer: Trainer) -> None:

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ProgressBar
 
-from lit_engine._lightning import limit_loops, reconfigure, skip_sanity_check
+from lit_engine._lightning import limit_loops, reconfigure
 from lit_engine.callbacks.progress import ProgressLines
 from lit_engine.data.module import accumulation_steps
 from lit_engine.distributed.processes import is_first, measure_peak_memory, print_once
@@ -186,10 +186,9 @@ def attempt(session: Session) -> Meter:
     device, every = trainer.strategy.root_device, trainer.check_val_every_n_epoch
     if isinstance(model, Task):
         model.schedules = []  # schedules depend on the length of the actual run
-    skip_sanity_check(trainer)
     callbacks, count, meter = trainer.callbacks, Count(every), Meter()  # type: ignore[attr-defined]
     loggers = [one for one in trainer.loggers if isinstance(one, MetricsCSV)]
-    reconfigure(trainer, callbacks=[count], loggers=[], check_val_every_n_epoch=every and 1)
+    reconfigure(trainer, callbacks=[count], loggers=[], num_sanity_val_steps=0, check_val_every_n_epoch=every and 1)
     with suppress(PlanDone):
         trainer.fit(model, datamodule=datamodule)
     if not count.length:

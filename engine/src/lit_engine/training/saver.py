@@ -363,7 +363,7 @@ class Saver(Callback):
         self.state.save(trainer, checkpoint, self._moment)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        _lightning.skip_sanity_check(trainer)
+        _lightning.reconfigure(trainer, num_sanity_val_steps=0)  # the original run already passed the sanity check
         self.state.load(trainer, checkpoint)
 
 
