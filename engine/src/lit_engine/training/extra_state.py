@@ -1,6 +1,7 @@
 """State that an exactly resumed run needs, but that Lightning's checkpoints do not contain."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -158,7 +159,7 @@ class ExtraState:
 
         Lightning and the module also reset logged values and metrics at the end of the epoch.
         """
-        counters = _lightning.loop_state(trainer)
+        counters = deepcopy(trainer.fit_loop.state_dict())
         _lightning.set_loop_counters(counters, moment)
         states = _lightning.metric_states(trainer.lightning_module)
         self.end = {"counters": counters, "logged": _lightning.logged_so_far(trainer), "states": states}
