@@ -489,7 +489,6 @@ class Session:
 
     def _score(self, name: str, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
         """Evaluate and print the metrics, even if the disk is too full to save them."""
-        self.record.checkpoint = self.checkpoint
         _drop_averages(trainer)
         trainer.callback_metrics.clear()  # the evaluation may fail before Lightning clears the metrics of the fit
         try:

@@ -72,7 +72,6 @@ class RunRecord(Callback):
         self._validated: dict[str, float] = {}  # metrics of the latest validation, by recorded name
         self._ended: dict[str, int] = {}  # number of steps and epochs if the run ended mid-epoch
         self._resumed: dict[str, Any] | None = None  # the state of metrics.csv in the checkpoint
-        self.checkpoint: Path | None = None  # the checkpoint to evaluate
         self.changed: list[str] = []  # options whose values have changed since training
         self._start = 0.0
 
@@ -274,7 +273,7 @@ class RunRecord(Callback):
         if callable(size_of) and samples is not None and samples != size_of(split):
             print(f"warning: {section}: only {samples:.0f} of {size_of(split)} samples were evaluated", file=sys.stderr)
             values[f"{split}/dataset_size"] = size_of(split)
-        checkpoint = str(self.checkpoint) if self.checkpoint else None
+        checkpoint = str(trainer.ckpt_path) if trainer.ckpt_path else None
         changed = {"changed": self.changed} if self.changed else {}
         notes = pl_module.notes if isinstance(pl_module, Task) else {}
         self.run.record(section, {"checkpoint": checkpoint, **changed, **values, **notes})
