@@ -144,7 +144,6 @@ class SplitData(LightningDataModule):
         self.total: int | None = None
         self.new: Any = None
         self.predict_source = "test"
-        self._training: Loader | None = None
         self._resume: dict[str, Any] | None = None  # position at which training continues
 
     def load(self, split: Split) -> Any:
@@ -264,11 +263,11 @@ class SplitData(LightningDataModule):
 
     def train_dataloader(self) -> Loader:
         """Return the training data loader. In a resumed run, the loader starts from its saved position."""
-        self._training = self.loader("train")
+        loader = self.loader("train")
         if self._resume is not None:
-            self._training.load_state_dict(self._resume)
+            loader.load_state_dict(self._resume)
             self._resume = None
-        return self._training
+        return loader
 
     def val_dataloader(self) -> Loader:
         return self.loader("val")
@@ -286,7 +285,8 @@ class SplitData(LightningDataModule):
         Lightning also saves the loader's position, but does not restore it if a learning rate schedule has already
         queried the length of the run.
         """
-        position = {} if self._training is None else self._training.state_dict()
+        loader = None if self.trainer is None else self.trainer.train_dataloader
+        position = loader.state_dict() if isinstance(loader, Loader) else {}
         return {**position, "samples": self._sizes()}
 
     def _sizes(self) -> dict[str, int]:
