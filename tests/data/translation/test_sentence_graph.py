@@ -9,7 +9,6 @@ from scipy.sparse import coo_array, csgraph
 from lit_engine.errors import DataError
 from lit_project.data.parallel_text.leak_free_split import (
     components,
-    connected_components,
     leak_free_split,
     overlap,
     sentence_key,
@@ -33,15 +32,17 @@ def test_components_connect_pairs_that_share_a_sentence():
     assert components([(t, s) for s, t in pairs]).tolist() == [0, 1, 0, 0, 2, 1]
 
 
-@pytest.mark.parametrize(("nodes", "edges"), [(5, 0), (1, 3), (400, 100), (400, 300), (400, 2000)])
-def test_connected_components_match_scipy(nodes, edges):
-    random_edges = np.random.default_rng(nodes + edges).integers(nodes, size=(2, edges))
-    path = np.random.default_rng(1).permutation(nodes)
-    for source, target in (random_edges, (path[:-1], path[1:]), (np.sort(path)[:-1], np.sort(path)[1:])):
-        graph = coo_array((np.ones(len(source)), (source, target)), shape=(nodes, nodes))
+@pytest.mark.parametrize(("sentences", "size"), [(1, 3), (400, 100), (400, 300), (400, 2000)])
+def test_components_match_scipy(sentences, size):
+    random_edges = np.random.default_rng(sentences + size).integers(sentences, size=(2, size))
+    path = np.random.default_rng(1).permutation(sentences)
+    for source, target in (random_edges, (path, path), (path, np.roll(path, 1)), (path // 2, (path + 1) // 2)):
+        edges = (source, target + sentences)
+        graph = coo_array((np.ones(len(source)), edges), shape=(2 * sentences, 2 * sentences))
         _, expected = csgraph.connected_components(graph, directed=False)
-        _, first = np.unique(expected, return_index=True)  # the smallest node of each component
-        assert (connected_components(source, target, nodes) == first[expected]).all()
+        _, first, labels = np.unique(expected[source], return_index=True, return_inverse=True)
+        pairs = [(f"s{s}", f"t{t}") for s, t in zip(source, target, strict=True)]
+        assert (components(pairs) == first.argsort().argsort()[labels]).all()
 
 
 def test_splits_share_no_sentence_and_have_about_the_requested_sizes():

@@ -36,33 +36,19 @@ def components(pairs: Pairs) -> np.ndarray:
 
     The result does not depend on which side is the source, so both directions of a corpus have the same split.
     """
-    sides = []
-    start = 0
+    parents = list(range(len(pairs)))  # a union-find structure, in which the root of a component is its first pair
+
+    def find_root(pair: int) -> int:
+        while parents[pair] != pair:
+            parents[pair] = pair = parents[parents[pair]]  # shortens the path for later calls
+        return pair
+
     for side in range(2):
-        nodes: dict[str, int] = {}
-        sides.append([nodes.setdefault(sentence_key(pair[side]), start + len(nodes)) for pair in pairs])
-        start += len(nodes)
-    source, target = (np.array(side, dtype=np.int64) for side in sides)
-    labels = connected_components(source, target, start)[source]
-    _, first, labels = np.unique(labels, return_index=True, return_inverse=True)
-    return first.argsort().argsort()[labels]
-
-
-def connected_components(source: np.ndarray, target: np.ndarray, size: int) -> np.ndarray:
-    """For each node of an undirected graph, return the smallest node in its connected component, `(size,)`.
-
-    Args:
-        source: first node of each edge, `(E,)`. Nodes are numbered from 0 to `size - 1`.
-        target: second node of each edge, `(E,)`.
-        size: number of nodes.
-    """
-    labels = np.arange(size)
-    while (labels[source] != labels[target]).any():
-        lower, higher = np.sort([labels[source], labels[target]], axis=0)
-        np.minimum.at(labels, higher, lower)  # Merge the components at both ends of each edge.
-        while (labels != labels[labels]).any():  # Repeat until all nodes of a component have the same label.
-            labels = labels[labels]
-    return labels
+        first: dict[str, int] = {}  # the first pair with each sentence
+        for number, pair in enumerate(pairs):
+            roots = find_root(number), find_root(first.setdefault(sentence_key(pair[side]), number))
+            parents[max(roots)] = min(roots)
+    return np.unique([find_root(number) for number in range(len(pairs))], return_inverse=True)[1]
 
 
 def leak_free_split(pairs: Pairs, *, val: int = 0, test: int = 0) -> dict[str, np.ndarray]:
@@ -80,7 +66,7 @@ def leak_free_split(pairs: Pairs, *, val: int = 0, test: int = 0) -> dict[str, n
     Raises:
         DataError: the corpus is too small for the requested numbers of pairs.
     """
-    labels = components(pairs) if len(pairs) else np.zeros(0, dtype=np.int64)
+    labels = components(pairs)
     sizes = np.bincount(labels)
     order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(derive(SPLIT_SEED, len(sizes)))).numpy()
     owner = np.zeros(len(sizes), dtype=np.int64)  # split of each component (0 train, 1 val, 2 test)
