@@ -420,7 +420,7 @@ def test_an_incomplete_last_epoch_does_not_change_the_overlap_of_folds(make_run,
     ("command", "message"),
     [
         ("a --test accuracy", "--test needs two runs"),
-        ("a none --test accuracy", "write them with `toy predict runs/x/none`"),
+        ("a none --test accuracy", "`predict runs/x/none` writes them"),
         ("a other --test accuracy", "different test sets: the target of index 1 differs (0 and 1)"),
         ("a short --test accuracy", "different test sets: 2 and 1 samples"),
         ("a short --test acuracy", "different test sets"),

@@ -292,7 +292,7 @@ class RunDir:
         file = self.path / "predictions" / f"{name}.csv"
         if not file.is_file():
             there = ", ".join(sorted(path.stem for path in file.parent.glob("*.csv"))) or "none"
-            raise RunError(f"no such predictions: {file} (available: {there}); `predict RUN` writes predictions")
+            raise RunError(f"no such predictions: {file} (available: {there}); `predict {self.path}` writes them")
         with file.open(encoding="utf-8", newline="") as lines:
             columns, *rows = csv.reader(lines)
         found: Iterable[Sequence[Any]] = rows

@@ -57,10 +57,6 @@ class Table:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        if not (run.path / "predictions" / "test.csv").is_file():
-            raise RunError(
-                f"{run.path} has no predictions: write them with `{program()} predict {quote(str(run.path))}`"
-            )
         rows = sorted(RunDir(run.path).predictions(), key=lambda row: (row["index"], row.get("rank", 1)))
         self.names = list(rows[0]) if rows else []
         # Several translations of the same source count once.
