@@ -38,16 +38,15 @@ def lines_of(raw: bytes, name: str) -> list[str]:
     Raises:
         DataError: a line is not UTF-8.
     """
+    raw = raw.removeprefix(b"\xef\xbb\xbf")
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        before = raw[: error.start]
+        line, place = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
+        raise DataError(f"{name}, line {line}: not valid UTF-8 ({error.reason}, byte {place})") from error
     # Split only at line feeds, because `str.splitlines` would also split at U+2028 or a form feed inside a sentence.
-    lines = [line.rstrip(b"\r") for line in raw.removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n").split(b"\n")]
-    found = []
-    for number, line in enumerate(lines if raw else [], 1):
-        try:
-            found.append(line.decode())
-        except UnicodeDecodeError as error:
-            place = f"{error.reason}, byte {error.start + 1}"
-            raise DataError(f"{name}, line {number}: not valid UTF-8 ({place})") from error
-    return found
+    return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
 def _only_text(raw: bytes, path: Path) -> bytes:
