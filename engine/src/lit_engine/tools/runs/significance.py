@@ -25,6 +25,7 @@ Z = NormalDist().inv_cdf(1 - LEVEL / 2)
 MEMORY = 2**24  # maximum number of random numbers to generate at a time
 PERMUTED = 6  # minimum number of pairs for which a permutation test can reach `LEVEL`
 EXACT = 14  # maximum number of pairs for which all permutations are computed
+SEED = 12345  # seed of the random numbers, the same as in sacrebleu
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def mcnemar(a: Sequence[bool] | Floats, b: Sequence[bool] | Floats) -> Outcome:
     return Outcome(float(right_a.mean()), float(right_b.mean()), low, high, p, n, needed, "exact McNemar test")
 
 
-def resample(a: Floats, b: Floats, score: Score, resamples: int = 10_000, seed: int = 12345) -> Outcome:
+def resample(a: Floats, b: Floats, score: Score, resamples: int = 10_000) -> Outcome:
     """Test whether two models differ in a score that is computed from sums over samples.
 
     The p-value comes from approximate randomization. Each trial swaps the outputs of each sample with probability ½.
@@ -83,18 +84,17 @@ def resample(a: Floats, b: Floats, score: Score, resamples: int = 10_000, seed: 
         b: statistics of the same samples for model B.
         score: function that computes the score from the summed statistics.
         resamples: number of trials and of bootstrap samples.
-        seed: random seed (the default is the same as in sacrebleu).
     """
     n, change = len(a), b - a
     score_a, score_b = float(score(a.sum(axis=0))), float(score(b.sum(axis=0)))
     effect = score_b - score_a
-    rng, swapped = np.random.default_rng(seed), []
+    rng, swapped = np.random.default_rng(SEED), []
     for rows in _chunks(resamples, n):
         moved = rng.integers(2, size=(rows, n), dtype=bool).astype(float) @ change
         swapped.append(score(b.sum(axis=0) - moved) - score(a.sum(axis=0) + moved))
     more = np.abs(np.concatenate(swapped)) >= abs(effect) * (1 - 1e-9)
     p = (int(more.sum()) + 1) / (resamples + 1)
-    rng, drawn = np.random.default_rng(seed), []
+    rng, drawn = np.random.default_rng(SEED), []
     for rows in _chunks(resamples, n):
         places = rng.choice(n, size=(rows, n)) + n * np.arange(rows)[:, None]
         counts = np.bincount(places.ravel(), minlength=rows * n).reshape(rows, n).astype(float)
@@ -148,7 +148,7 @@ def _permutation_p(differences: Floats) -> float:
     if n <= EXACT:
         signs = np.array(list(itertools.product((-1, 1), repeat=n)))
     else:
-        signs = np.random.default_rng(12345).choice([-1, 1], size=(10_000, n))
+        signs = np.random.default_rng(SEED).choice([-1, 1], size=(10_000, n))
         signs[0] = 1
     return float((np.abs(signs @ differences) >= abs(differences.sum()) * (1 - 1e-9)).mean())
 
