@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from lit_project.data.parallel_text.batches import PairText
-from lit_project.tasks.translation.figures import Translations, rank_samples, tables
+from lit_project.tasks.translation.figures import Translations, sample_tables
 from lit_project.tasks.translation.scores import Row, by_length
 from translation_run import shared
 
@@ -44,14 +44,14 @@ def row(index, hypothesis, *references, source=None):
     return Row(index, text, hypothesis, [5])
 
 
-def test_rank_samples_selects_the_best_worst_and_random_rows():
+def test_sample_tables_contain_the_best_worst_and_random_rows():
     rows = [row(0, "a b c d", "a b c d"), row(1, "x y", "a b c d"), row(2, "a b c e", "a b c d"), row(3, "", "a b")]
-    found = rank_samples(rows, 2, "en")
-    assert [row.index for _, row in found["Best"]] == [0, 2]
-    assert [row.index for _, row in found["Worst"]] == [3, 1]
+    found = sample_tables(rows, 2, "en")
+    assert [row["source"] for row in found["Best"]] == ["source 0", "source 2"]
+    assert [row["source"] for row in found["Worst"]] == ["source 3", "source 1"]
     assert len(found["Random"]) == 2
-    assert rank_samples(rows, 2, "en") == found
-    assert str(tables(rank_samples(rows, 99, "en"))).count("source 1") == 3
+    assert sample_tables(rows, 2, "en") == found
+    assert str(sample_tables(rows, 99, "en")).count("source 1") == 3
 
 
 def test_by_length_groups_rows_by_source_length():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +150,7 @@ class Translations(Callback):
         save_figure(trainer, f"{split}_bleu_by_length", bleu_by_length(task.by_length, title), caption=about)
         if not self.samples:
             return
-        samples = tables(rank_samples(rows, self.samples, task.target_language))
+        samples = sample_tables(rows, self.samples, task.target_language)
         file = Path(trainer.default_root_dir) / "predictions" / f"{split}_samples.json"
         write_text(file, json.dumps(samples, indent=2, ensure_ascii=False) + "\n")
         columns = ["which", "BLEU", "source", "translation", "references"]
@@ -174,28 +174,23 @@ def _rows(trainer: Trainer, task: Any) -> list[Row]:
     return first_of_each_source(getattr(task, "rows", []))
 
 
-def rank_samples(rows: Sequence[Row], samples: int, language: str) -> dict[str, list[tuple[float, Row]]]:
-    """Return the best and worst translations and a random selection, with their smoothed sentence BLEU.
+def sample_tables(rows: Sequence[Row], samples: int, language: str) -> dict[str, list[dict[str, Any]]]:
+    """Return tables of the best and worst translations and a random selection, with their smoothed sentence BLEU.
 
-    The random samples depend only on the evaluated sentences, so checkpoints can be compared.
+    The random samples depend only on the evaluated sentences, so checkpoints can be compared. Multiple references are
+    joined by newlines.
     """
-    scored = [(group_bleu([row.hypothesis], [row.text.references], language), row) for row in rows]
-    ranked = sorted(scored, key=lambda item: (-item[0], item[1].index))
-    chosen = sorted(random.Random(0).sample(range(len(scored)), min(samples, len(scored))))
-    return {"Best": ranked[:samples], "Worst": ranked[::-1][:samples], "Random": [scored[i] for i in chosen]}
-
-
-def tables(samples: Mapping[str, Sequence[tuple[float, Row]]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the table rows for each kind of sample in `rank_samples`. Multiple references are joined by newlines."""
-    return {
-        which: [
-            {
-                "BLEU": round(score, 1),
-                "source": row.text.source,
-                "translation": row.hypothesis,
-                "references": "\n".join(row.text.references),
-            }
-            for score, row in rows
-        ]
-        for which, rows in samples.items()
-    }
+    bleu = [group_bleu([row.hypothesis], [row.text.references], language) for row in rows]
+    lines = [
+        {
+            "BLEU": round(score, 1),
+            "source": row.text.source,
+            "translation": row.hypothesis,
+            "references": "\n".join(row.text.references),
+        }
+        for score, row in zip(bleu, rows, strict=True)
+    ]
+    ranked = sorted(range(len(rows)), key=lambda place: -bleu[place])
+    chosen = sorted(random.Random(0).sample(range(len(rows)), min(samples, len(rows))))
+    places = {"Best": ranked[:samples], "Worst": ranked[::-1][:samples], "Random": chosen}
+    return {which: [lines[place] for place in own] for which, own in places.items()}
