@@ -15,8 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from lit_engine.cli.arguments import OptionParser
-from lit_engine.cli.main import check_early
 from lit_engine.errors import UserError
+from lit_engine.run.directory import RunDir
 
 if TYPE_CHECKING:
     from lit_engine.tools.serve.predictor import Predictor
@@ -41,7 +41,7 @@ def serve(args: Sequence[str]) -> int:
         UserError: the port is in use, or the run lacks the requested weights or cannot predict on new samples.
     """
     options = option_parser().parse_args(list(args))
-    check_early(["serve", f"--run={options.run}"], ["serve"])  # checks the run before the slow import of torch
+    RunDir.open(options.run)  # raises an error before the slow import of torch
     try:
         server = Server((HERE, options.port), Handler)
     except (OSError, OverflowError) as error:
