@@ -267,14 +267,11 @@ class CarvedData(TranslationData):
         sizes = {"val": self.val_size, "test": self.test_size}
         sizes = {name: size for name, size in sizes.items() if name not in given}
         if sizes and self.overlong == "drop":
-            kept: Pairs = [pair for pair in pool if not self._is_overlong(pair)]
-            self._leave_out("overlong", pool, kept, f"exceed max_length {self.max_length}")
-            pool = kept
-        if sizes:
-            evaluation_pairs = [pair for pairs in given.values() for pair in pairs]
-            kept = drop_shared_sentences(pool, evaluation_pairs) if given else pool
-            self._leave_out("given", pool, kept, "share a sentence with the given evaluation pairs")
-            pool = kept
+            short = [pair for pair in pool if not self._is_overlong(pair)]
+            pool = self._leave_out("overlong", pool, short, f"exceed max_length {self.max_length}")
+        if sizes and given:
+            others = drop_shared_sentences(pool, [pair for pairs in given.values() for pair in pairs])
+            pool = self._leave_out("given", pool, others, "share a sentence with the given evaluation pairs")
         self.total = len(pool)
         if self.folds and "test" in sizes:
             rest, test = self.split_off(leak_free_folds(pool, self.folds))
@@ -300,7 +297,9 @@ class CarvedData(TranslationData):
                 return True
         return False
 
-    def _leave_out(self, name: str, pool: Pairs, kept: Pairs, why: str) -> None:
+    def _leave_out(self, name: str, pool: Pairs, kept: Pairs, why: str) -> Pairs:
+        """Record and print how many pairs of the pool are not kept, and return the kept pairs."""
         self.left_out[name] = len(pool) - len(kept)
         if self.left_out[name]:
             print_once(f"{self.left_out[name]:,} of {len(pool):,} pairs {why} and were dropped before the split")
+        return kept
