@@ -24,6 +24,7 @@ from lightning.pytorch.callbacks import (
     ProgressBar,
     WeightAveraging,
 )
+from lightning.pytorch.loggers import WandbLogger as LightningWandb
 from lightning.pytorch.plugins.io import CheckpointIO
 from torch.nn.parameter import is_lazy
 
@@ -471,6 +472,10 @@ class Session:
             callbacks.append(self.table)
         self.loggers = [logger for logger in _as_list(config.logger) if logger is not True]
         if metrics is not None:
+            if "WANDB_SWEEP_ID" in os.environ and not any(isinstance(one, LightningWandb) for one in self.loggers):
+                from lit_engine.loggers.wandb import WandbLogger
+
+                self.loggers.append(WandbLogger(str(self.run.path)))  # a W&B agent started this run
             self.loggers.append(metrics)  # a module's `self.logger` is the first configured logger
         plugins = _as_list(config.plugins)
         configured = [plugin for plugin in plugins if isinstance(plugin, CheckpointIO)]

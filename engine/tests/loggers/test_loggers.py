@@ -81,6 +81,13 @@ def test_without_an_api_key_wandb_logs_offline_into_the_run_directory(lit, tmp_p
     assert len(axes) == 1  # all charts use the run's step as their x axis
 
 
+def test_runs_of_a_wandb_agent_log_to_wandb_without_the_overlay(lit, monkeypatch):
+    monkeypatch.setenv("WANDB_SWEEP_ID", "sweep")
+    done = lit(f"fit -c configs/quickstart.yaml {TINY} --test_after_fit=false --trainer.max_epochs=1")
+    assert done.status == 0, done.err
+    assert len(list(done.run.glob("wandb/offline-run-*"))) == 1
+
+
 def test_the_summary_contains_the_best_epoch_and_no_metrics_are_printed(lit, server):
     # with this learning rate, the loss rises in a later epoch, which the second callback selects
     second = ["--trainer.callbacks+={class_path: ModelCheckpoint, init_args: {monitor: val/loss, mode: max}}"]
