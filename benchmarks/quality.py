@@ -5,7 +5,7 @@
 
 Runs `lit-project repeat` and tests the checkpoint selected by each config (best by validation, or last) once. Runs are
 stored in repeats/quality/. Completed runs are not repeated, and interrupted runs are resumed. Prints a table and
-updates benchmarks/results/quality.json, which keeps the results of other seeds.
+replaces the tasks' entries in benchmarks/results/quality.json.
 """
 
 import argparse
@@ -86,18 +86,16 @@ def least_squares() -> dict[str, Any]:
     return {"n": n, "mean": mean, "sd": sd, "values": values}
 
 
-def entry(name: str, options: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
-    """Return a task's entry with the n, mean, std and values of each test metric, including earlier seeds."""
+def entry(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return a task's entry with the n, mean, std and values of each test metric."""
     config, more, _, target = TASKS[name]
     folder = ROOT / "repeats" / "quality" / name
     told = repeated(config, more, folder, options.seeds, options)
-    before = before if before.get("options") == more else {}
     metrics = {}
     for metric, one in told["metrics"].items():
         if metric.startswith(("test/", "epochs", "seconds")):
-            values = {**before.get("metrics", {}).get(metric, {}).get("values", {}), **one["values"]}
-            mean, sd, n = mean_sd([*values.values()])
-            metrics[metric] = {"n": n, "mean": mean, "sd": sd if n > 1 else None, "values": values}
+            mean, sd, n = mean_sd([*one["values"].values()])
+            metrics[metric] = {"n": n, "mean": mean, "sd": sd if n > 1 else None, "values": one["values"]}
     if name == "regression_quickstart":
         metrics["least squares, test/r2"] = least_squares()
     last = json.loads((folder / list(told["runs"].values())[-1]["path"] / "metrics.json").read_text())["test"]
@@ -121,7 +119,7 @@ def main() -> None:
     if unknown := set(options.tasks) - set(TASKS):
         parser.error(f"unknown task {', '.join(sorted(unknown))}: choose from {', '.join(TASKS)}")
     for name in options.tasks:
-        made = entry(name, options, results().get(name, {}))
+        made = entry(name, options)
         table = results() | {name: made}  # read again, because another process may have updated it
         # Write each innermost object or list on a single line.
         text = re.sub(r"\{[^{}]*\}|\[[^][{}]*\]", lambda part: " ".join(part[0].split()), json.dumps(table, indent=2))
