@@ -6,7 +6,6 @@ import subprocess
 import sys
 from argparse import ArgumentParser as PlainParser
 from contextlib import ExitStack
-from copy import deepcopy
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
@@ -129,13 +128,9 @@ def test_is_in_hook_is_false_while_fetching_a_batch_and_in_training_step(trainer
     assert found == 8 * [False]
 
 
-def loop_state(trainer):
-    return deepcopy(trainer.fit_loop.state_dict())
-
-
-def test_set_loop_counters(fit):
+def test_loop_state_and_set_loop_counters(fit):
     """Resuming depends on these keys of Lightning's state."""
-    state = fit({"": loop_state})[0][""]
+    state = fit({"": _lightning.loop_state})[0][""]
     for moment in ("step", "validation", "validated", "epoch"):
         changed = {**state}
         _lightning.set_loop_counters(changed, moment)
@@ -143,7 +138,7 @@ def test_set_loop_counters(fit):
 
 
 def test_restore_progress(fit, trainer):
-    state = fit({"": loop_state})[0][""]
+    state = fit({"": _lightning.loop_state})[0][""]
     evaluation = trainer()
     _lightning.restore_progress(evaluation, {"loops": {"fit_loop": state}})
     evaluation.validate(Module(), verbose=False)
@@ -157,7 +152,7 @@ class Positions(Callback):
         self.found = {}
 
     def note(self, trainer, hook):
-        loops = {"loops": {"fit_loop": trainer.fit_loop.state_dict()}}
+        loops = {"loops": {"fit_loop": _lightning.loop_state(trainer)}}
         self.found.setdefault(hook, []).append(_lightning.epochs_in(loops))
 
     def on_train_batch_end(self, trainer, *args):
@@ -327,10 +322,14 @@ def test_rank_and_set_rank():
         _lightning.set_rank(before)
 
 
-def test_group_options_and_has_layer_sync():
+def test_group_options_has_layer_sync_and_replace_setup():
     strategy = DDPStrategy(timeout=timedelta(seconds=7), process_group_backend="gloo")
     assert _lightning.group_options(strategy) == ("gloo", timedelta(seconds=7))
     assert not _lightning.has_layer_sync(strategy)
+    called = []
+    _lightning.replace_setup(strategy, lambda: called.append(1))
+    strategy.setup_environment()
+    assert called
     assert _lightning.device_mesh(ModelParallelStrategy()) is None
     assert callable(_lightning.destroy_process_group)
 

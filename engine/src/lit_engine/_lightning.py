@@ -5,6 +5,7 @@ Each docstring states why the access is needed and, if known, which version adde
 """
 
 import builtins
+import copy
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -310,6 +311,11 @@ def set_ended(trainer: Trainer, steps: int, epochs: int) -> None:
     trainer.fit_loop.epoch_progress.current.completed = epochs
 
 
+def loop_state(trainer: Trainer) -> dict[str, Any]:
+    """Return a copy of the fit loop's counters, to be saved later."""
+    return copy.deepcopy(trainer.fit_loop.state_dict())
+
+
 def epochs_in(checkpoint: dict[str, Any]) -> tuple[int, int | None]:
     """Return how many epochs were complete, including validation, in a checkpoint, and how many were fully trained.
 
@@ -539,6 +545,11 @@ def has_layer_sync(strategy: Any) -> bool:
 def process_loaders(strategy: Any, process: Any) -> None:
     """Apply a function to each dataloader after Lightning has set the sampler. A later call replaces the function."""
     strategy.process_dataloader = lambda loader: process(type(strategy).process_dataloader(strategy, loader))
+
+
+def replace_setup(strategy: Any, setup: Any) -> None:
+    """Replace the method that creates a strategy's process group. `setup` must call the original method."""
+    strategy.setup_environment = setup
 
 
 def group_options(strategy: Any) -> tuple[str, timedelta]:

@@ -22,7 +22,7 @@ from jsonargparse import Namespace
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
 
-from lit_engine._lightning import destroy_process_group, group_options
+from lit_engine._lightning import destroy_process_group, group_options, replace_setup
 from lit_engine.errors import UserError
 from lit_engine.project import current, program
 from lit_engine.run.provenance import versions
@@ -87,7 +87,7 @@ class Connection:
         if not isinstance(strategy, DDPStrategy | FSDPStrategy | ModelParallelStrategy):
             return None
         connection = cls(strategy)
-        strategy.setup_environment = connection  # type: ignore[method-assign]
+        replace_setup(strategy, connection)
         return connection
 
     def __call__(self) -> None:

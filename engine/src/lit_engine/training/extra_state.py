@@ -1,7 +1,6 @@
 """State that an exactly resumed run needs, but that Lightning's checkpoints do not contain."""
 
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -159,7 +158,7 @@ class ExtraState:
 
         Lightning and the module also reset logged values and metrics at the end of the epoch.
         """
-        counters = deepcopy(trainer.fit_loop.state_dict())
+        counters = _lightning.loop_state(trainer)
         _lightning.set_loop_counters(counters, moment)
         states = _lightning.metric_states(trainer.lightning_module)
         self.end = {"counters": counters, "logged": _lightning.logged_so_far(trainer), "states": states}
