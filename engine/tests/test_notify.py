@@ -202,13 +202,20 @@ def test_an_environment_variable_may_contain_the_url(lit, server, monkeypatch):
     assert len(server.received) == 1
 
 
-@pytest.mark.parametrize("url", ["hooks.slack.com/SECRET", "$UNSET", "ftp://a/b", "https://"])
-def test_the_error_for_an_invalid_url_does_not_contain_the_url(lit, url):
+NO_HOST = "a URL needs http:// or https:// followed by a host, and its variables must be set"
+USER_NAME = "a URL must not contain a user name: use a token, as in https://ntfy.sh/TOPIC?auth=TOKEN"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        *((url, NO_HOST) for url in ("hooks.slack.com/SECRET", "$UNSET", "ftp://a/b", "https://")),
+        *((url, USER_NAME) for url in ("https://me:SECRET@ntfy.sh/topic", "http://SECRET@ntfy.sh")),
+    ],
+)
+def test_the_error_for_an_invalid_url_does_not_contain_the_url(lit, url, message):
     done = lit(OPTIONS, "--notify", url)
-    assert done.status == 2
-    assert (
-        done.err == "error: notify: a URL needs http:// or https:// followed by a host, and its variables must be set\n"
-    )
+    assert (done.status, done.err) == (2, f"error: notify: {message}\n")
 
 
 def test_rejects_a_missing_url_and_commands_other_than_fit(lit, trained):

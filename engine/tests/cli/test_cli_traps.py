@@ -47,14 +47,18 @@ def printed(lit, capfd):
     return run
 
 
+@pytest.mark.parametrize("is_text", [True, False])
 @pytest.mark.parametrize("is_class_first", [True, False])
-def test_dotted_keys_of_a_config_may_set_a_class_and_its_argument(printed, workspace, is_class_first):
-    """The values of a sweep are written in this format."""
+def test_dotted_keys_of_a_config_may_set_a_class_and_its_argument(printed, workspace, is_class_first, is_text):
+    """The values of a sweep are written in this format, to a file or on the command line."""
     pairs = [("model.optimizer", "torch.optim.SGD"), ("model.optimizer.lr", 0.02), ("trainer.max_epochs", 7)]
-    (workspace / "values.json").write_text(json.dumps(dict(pairs if is_class_first else pairs[::-1])))
-    config = printed("--config values.json")
-    optimizer = config["model"]["init_args"]["optimizer"]
+    pairs += [("model.net", "MLP"), ("model.net.hidden_sizes", [64] * 80)]  # text longer than a file name may be
+    text = json.dumps(dict(pairs if is_class_first else pairs[::-1]))
+    (workspace / "values.json").write_text(text)
+    config = printed(["--config", text if is_text else "values.json"])
+    optimizer, net = (config["model"]["init_args"][name] for name in ("optimizer", "net"))
     assert (optimizer["class_path"], optimizer["init_args"]["lr"]) == ("torch.optim.SGD", 0.02)
+    assert (net["class_path"], net["init_args"]["hidden_sizes"]) == ("toy.models.MLP", [64] * 80)
     assert config["trainer"]["max_epochs"] == 7
 
 
@@ -123,6 +127,7 @@ def test_options_of_nested_objects_are_parsed_as_yaml(lit, capfd, text, value):
 @pytest.mark.parametrize("flag", ["--config=", "-c"])
 def test_the_first_config_names_the_run_for_both_spellings_of_the_option(flag):
     assert prepare(["fit", f"{flag}configs/quickstart.yaml", "-c", "other.yaml"]).config_name == "quickstart"
+    assert prepare(["fit", "--model=Net", flag + "{model.optimizer.lr: 0.1}"]).config_name == "unnamed"
 
 
 def test_a_column_file_or_logger_may_have_the_same_name_as_a_class():

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from helpers import TINY
+from lit_engine.cli.invocation import prepare
 from lit_engine.cli.shorthand import expand
 from toy.__main__ import PROJECT, main
 
@@ -34,6 +35,7 @@ def test_flags_may_precede_the_config_name(workspace):
     assert others == ["repeat", "--seeds", "1", "2", "--json"]
     assert config.startswith("--config=")
     assert config.endswith("configs/quickstart.yaml")
+    assert prepare(expand(PROJECT, ["fit", "--name", "a", "quickstart"])).config_name == "quickstart"
 
 
 def test_overlays_can_be_given_by_name(lit, workspace):

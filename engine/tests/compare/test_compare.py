@@ -220,6 +220,7 @@ def test_metrics_are_plotted_against_a_differing_option(make_run):
     (places,) = {tuple(sorted(float(x) for x in set(re.findall(r'cx="([\d.]+)"', text))))}
     assert places[1] - places[0] == pytest.approx(places[2] - places[1], abs=0.2)  # logarithmic
     assert positions([None, "x", None]) == ([0, 1, 0], False, ["None", "x"])
+    assert positions([0.5, math.inf, 10]) == ([0, 1, 2], False, ["0.5", "inf", "10"])
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,8 @@ def test_runs_are_sorted_by_time_name_or_metric(make_run, printed):
     assert printed("runs --metric accuracy loss").splitlines()[0].split()[-4:] == [
         "val/accuracy", "test/accuracy", "val/loss", "test/loss"
     ]  # fmt: skip
+    table = [line.split()[-3:] for line in printed("runs --metric val/loss train/loss epochs").splitlines()[:2]]
+    assert table == [["val/loss", "train/loss", "epochs"], ["0.6000", "0.1000", "1"]]
 
 
 def test_runs_whose_metric_is_nan_come_last(make_run, printed):
@@ -64,7 +66,7 @@ def test_a_metric_that_no_run_has_is_an_error(make_run, say):
 
 
 def test_runs_in_the_repeats_folder_are_listed_by_default(make_run, printed):
-    make_run("a"), Path("repeats").mkdir()
+    make_run("a"), Path("repeats").mkdir(), Path("sweeps", "empty").mkdir(parents=True)
     make_run("b").rename("repeats/b")
     assert set(order(printed("runs"))) == {"a", "b"}
     assert order(printed("runs runs")) == ["a"]

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -154,10 +155,12 @@ def test_predictions_on_a_folder_of_images_match_the_test_split(lit, trained, wo
     (workspace / "my pictures").mkdir()
     for number in range(12):
         Image.fromarray(images[number, 0].numpy()).save(workspace / "my pictures" / f"{number:02d}.png")
+    (workspace / "my pictures" / "11.png").rename(workspace / "my pictures" / os.fsdecode(b"\xe4.png"))  # not UTF-8
     for samples in ([], ["--images", workspace / "my pictures"]):
         assert lit(f"predict --run {trained}", *samples).status == 0
     split, mine = (RunDir(trained).predictions(name) for name in ("test", "images_my pictures"))
-    assert [(row["index"], Path(row["file"]).name) for row in mine] == [(n, f"{n:02d}.png") for n in range(12)]
+    names = [*(f"{n:02d}.png" for n in range(11)), r"\udce4.png"]
+    assert [(row["index"], Path(row["file"]).name) for row in mine] == [*enumerate(names)]
     for name in ("class_name", "probability"):
         assert [row[name] for row in mine] == [row[name] for row in split[:12]]
     assert set(split[0]) == {"index", "prediction", "class_name", "probability", "target"}

@@ -64,6 +64,10 @@ def test_the_error_if_no_run_can_be_created_suggests_options_to_change(tmp_path)
     write_text(tmp_path / "file", "")
     with pytest.raises(RunError, match="Not a directory; choose a different --runs_dir or --name"):
         RunDir.create(tmp_path / "file", "example", None)
+    (tmp_path / "runs").symlink_to("unmounted/runs")
+    for name in ("a", None):
+        with pytest.raises(RunError, match=r"cannot create a run in .*/runs/example: .*/runs is not a folder"):
+            RunDir.create(tmp_path / "runs", "example", name)
 
 
 def test_open_rejects_paths_that_are_not_runs(tmp_path, run):

@@ -38,8 +38,9 @@ def test_macros_expand_to_the_sampled_values_or_their_file(read, macro):
     assert found == ["fit", "-c", "x.yaml", *words.get(macro, ["--a=null", "--b=[1]", "--c=x"])]
 
 
-def test_runs_are_not_named_after_the_values_file_if_it_is_the_only_config(read):
-    found = read(command=["toy", "fit", "--model=nets.Net", "-c", "${args_json_file}"])
+@pytest.mark.parametrize("macro", ["${args_json_file}", "${args_json}"])
+def test_runs_are_not_named_after_the_values_if_they_are_the_only_config(read, macro):
+    found = read(command=["toy", "fit", "--model=nets.Net", "-c", macro])
     assert found.words({"model.width": 3}, "0007.json") == ["fit", "--model=nets.Net", "--model.width=3"]
 
 

@@ -106,7 +106,7 @@ def test_runs_match_individual_fits_and_continue_after_an_interruption(lit, inli
     )  # fmt: skip
 
 
-def test_failed_runs_are_excluded_from_the_mean_and_retried(lit, inline):
+def test_failed_runs_are_excluded_from_the_mean_and_retried(lit, inline, workspace, monkeypatch):
     def broken(workers):
         with (workers.folder / "logs" / "0001.log").open("a") as log:
             log.write("error: no memory\nrun: mine/x\n")
@@ -117,7 +117,8 @@ def test_failed_runs_are_excluded_from_the_mean_and_retried(lit, inline):
     assert {run["state"] for run in summary("mine")["runs"].values()} == {"failed"}
     assert summary("mine")["metrics"] == {}
     inline["seed-2"] = broken
-    first = lit(f"repeat {QUICK} --trainer.callbacks=[] --seeds 1 2 --dir mine")
+    monkeypatch.setenv("HOME", str(workspace))  # a shell does not expand ~ after =
+    first = lit(f"repeat {QUICK} --trainer.callbacks=[] --seeds 1 2 --dir=~/mine")
     assert first.status == 1
     assert first.out.count("no memory") == first.out.count("seed 2 failed: no memory (") == 1
     assert "left out of the mean: seed-2 (failed)\n" in first.out

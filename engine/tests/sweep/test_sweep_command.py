@@ -85,12 +85,17 @@ def test_a_sweep_is_not_continued_with_a_changed_config(lit, written, monkeypatc
     file, config = written({"model.optimizer.lr": {"values": [0.01, 0.02]}}), Path("configs/quickstart.yaml")
     assert lit(f"sweep {file} --seed_everything=true").err == ""
     assert lit(f"sweep {file} --seed_everything=true").err == ""  # a new seed is not a change
-    config.write_text(config.read_text().replace("batch_size: 64", "batch_size: 32"))
-    result = lit(f"sweep {file} --seed_everything=true")
-    assert result.status == 2
-    assert (
-        result.err == "error: the trials in sweeps/sweep used other values of data.batch_size: choose another --dir\n"
-    )
+    text = config.read_text()
+    for old, new, changed in (
+        ("batch_size: 64", "batch_size: 32", "data.batch_size"),
+        ("Figures", "Figures\n    - class_path: EMA", "trainer.callbacks.EMA"),
+        ("schedulers:\n      - scheduler: {class_path: OneCycleLR}\n        interval: step", "schedulers: null",
+         "model.schedulers[0].scheduler"),
+    ):  # fmt: skip
+        config.write_text(text.replace(old, new))
+        result = lit(f"sweep {file} --seed_everything=true")
+        assert result.status == 2
+        assert result.err == f"error: the trials in sweeps/sweep used other values of {changed}: choose another --dir\n"
 
 
 def test_a_sweep_needs_a_file(lit):
@@ -106,7 +111,7 @@ def test_a_random_search_needs_a_limit(lit, written):
     assert lit("sweep sweep.yaml --report").out.startswith("0 trials: none yet")  # a report needs no limit
 
 
-def test_json_lists_the_trials_and_the_best(lit, written):
+def test_json_lists_the_trials_and_the_best(lit, written, workspace, monkeypatch):
     file = written({"model.optimizer.lr": {"values": [0.01]}})
     result = lit(f"sweep {file} --json")
     assert result.status == 0, result.err
@@ -117,6 +122,9 @@ def test_json_lists_the_trials_and_the_best(lit, written):
     assert (trial["state"], trial["values"]["model.optimizer.lr"]) == ("finished", 0.01)
     recorded = json.loads(Path(trial["run"], "metrics.json").read_text())["fit"]["val/loss"]
     assert trial["value"] == pytest.approx(recorded, rel=1e-5)
+    monkeypatch.setenv("HOME", str(workspace))  # a shell does not expand ~ after =
+    again = json.loads(lit(f"sweep {file} --report --json --dir=~/sweeps/sweep").out)
+    assert (again["dir"], again["best"]["value"]) == (f"{workspace}/sweeps/sweep", trial["value"])
 
 
 @pytest.mark.parametrize(

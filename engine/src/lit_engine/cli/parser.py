@@ -15,7 +15,6 @@ from numbers import Number
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import torch
 import yaml
@@ -90,7 +89,7 @@ def check(subcommand: str, options: Namespace) -> None:
     urls = [os.path.expandvars(url) for url in options.notify or ()]
     if any(not re.match(r"https?://[\w.-]", url) for url in urls):
         raise UserError("notify: a URL needs http:// or https:// followed by a host, and its variables must be set")
-    if any(urlsplit(url).username is not None for url in urls):  # urllib does not support it
+    if any(re.match(r"https?://[^/?#]*@", url) for url in urls):  # urllib does not support it
         raise UserError(
             "notify: a URL must not contain a user name: use a token, as in https://ntfy.sh/TOPIC?auth=TOKEN"
         )
@@ -328,7 +327,7 @@ class LitCLI(LightningCLI):
 def _options_in(word: str) -> dict[str, Any]:
     """Return the options that a command-line argument sets. For `--config`, these are all options of the config."""
     name, _, value = word[2:].partition("=")
-    content = {name: parse_text(value)} if f"--{name}" != CONFIG else content_of(value) or parse_text(value)
+    content = {name: parse_text(value)} if f"--{name}" != CONFIG else content_of(value) or {}
     return {key.replace(".init_args", "").replace("+", ""): value
             for key, value in options_of(resolve_class_paths(content))}  # fmt: skip
 

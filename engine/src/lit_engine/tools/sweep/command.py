@@ -179,10 +179,4 @@ def _check(config: "SweepConfig", file: Path) -> tuple[list[tuple[str, dict[str,
                 raise UserError(f"{file}: `fit` does not accept {json.dumps(point)}: {reason}") from error
     swept = tuple(f"{option_key(parameter.name)}." for parameter in config.parameters)
     plain = {**cli.plain, "seed_everything": True} if cli.drawn else cli.plain  # each trial draws its own seed
-    shared = {key: value for key, value in options_of(plain) if not f"{key}.".startswith(swept)}
-    return found, {**shared, "trainer.callbacks": _names_of(plain["trainer"]["callbacks"])}
-
-
-def _names_of(callbacks: Any) -> list[str]:
-    """Return class names. `require_same` ignores options that exist in only one config, such as those of a callback."""
-    return [one["class_path"] for one in (callbacks if isinstance(callbacks, list) else [callbacks]) if one]
+    return found, {key: value for key, value in options_of(plain) if not f"{key}.".startswith(swept)}

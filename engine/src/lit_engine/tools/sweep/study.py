@@ -21,6 +21,7 @@ from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from lit_engine.errors import UserError, first_of
 from lit_engine.run.directory import RunDir
+from lit_engine.tools.runs.differences import find_differing_options
 from lit_engine.tools.sweep.config import SweepConfig
 
 DATABASE = "study.db"
@@ -91,7 +92,7 @@ class Study:
             before = study.user_attrs.get("options") or now
             if now:
                 study.set_user_attr("options", before)
-        if changed := [key for key in before if now.get(key, before[key]) != before[key]]:
+        if now and (changed := find_differing_options([before, now])):
             raise UserError(
                 f"the trials in {self.folder} used other values of {first_of(changed)}: choose another --dir"
             )
