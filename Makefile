@@ -1,12 +1,12 @@
 # make setup     install the locked packages into .venv
 # make demo      install, then train, test and predict on bundled real data; needs no network once installed
 # make test      install, then run the tests, which takes minutes
-# make test-all  install, then also run the slow tests; REAL_DATA=1 adds the tests of the official archives in data/
+# make test-all  install, then run all tests, including slow ones; REAL_DATA=1 adds tests of the archives in data/
 # make lint      install, then check style, types and imports
-# make coverage  install, then run the tests and list the lines without coverage
-# make lock      update requirements.lock to match pyproject.toml; to upgrade, raise `exclude-newer` there and delete it
+# make coverage  install, then run the tests and list uncovered lines
+# make lock      update requirements.lock to match pyproject.toml; to upgrade, raise `exclude-newer` and delete the lock
 # make help      list these targets
-# make clean     remove .venv and the caches of the tools
+# make clean     remove .venv, caches, site/ and coverage reports
 #
 # PYTHON=python3.12      use a different interpreter (3.11 or newer) for .venv
 # TORCH_BACKEND=cpu      install the CPU-only torch; cu130 and cu132 need NVIDIA driver 580 or newer. uv gets it from
@@ -21,7 +21,7 @@ TORCH_BACKEND ?= $(shell cat $(INSTALLED) 2>/dev/null)
 BIN := .venv/bin
 LIBRARY := --editable ./engine
 UV = $(shell command -v uv || echo $(BIN)/uv)
-# Without the project's own uv settings, because some package indexes list no upload dates for exclude-newer.
+# Ignore the project's own uv settings, because some package indexes list no upload dates for exclude-newer.
 ANY_DATE := --project /
 # Spinning OpenMP threads slow everything down on a machine that also runs other programs.
 export OMP_WAIT_POLICY ?= PASSIVE

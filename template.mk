@@ -1,5 +1,5 @@
 # make docs    install, then build docs/ into site/
-# make copies  install, then generate projects and run their demo, tests and checks (minutes; K=smallest: only one)
+# make copies  install, then generate projects and run their demo, tests and checks (minutes; K=smallest: one project)
 
 .PHONY: docs copies
 

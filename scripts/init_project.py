@@ -34,7 +34,7 @@ def main() -> None:
     """Run the command. The exit status is 1 after an error that the user can fix."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("name", help="package name (lower-case letters, digits, underscores); the command uses dashes")
+    add("name", help="package name (lower-case letters, digits, underscores); the command's name uses dashes")
     add("--dir", type=Path, help="project folder, which must be empty or not exist yet; default: next to the template")
     add("--here", action="store_true", help="convert this checkout into the project")
     add("--keep", default=",".join(FAMILIES), help="families of examples to keep; default: %(default)s")
