@@ -18,7 +18,7 @@ _FRAME = (
 
 
 def find_reason(message: str) -> str:
-    """Return the most specific reason in a nested error message. If it only lists expected types, join these types."""
+    """Return the most specific reason in a nested error message. If a message only lists expected types, join them."""
     # If the value names a class, skip the errors from trying to parse the value as a different type.
     own = message[max(message.rfind("Problem with given class_path"), 0) :]
     lines = [re.sub(r"^\s*(- )?(Parser key .*: (?=\w)|.* callable class: )?", "", line) for line in own.splitlines()]

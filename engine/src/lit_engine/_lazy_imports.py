@@ -24,8 +24,8 @@ COMPILER = "torch._dynamo"
 def import_lazily() -> None:
     """Speed up `import torchmetrics`, which loads all metrics, and `import lightning`, which loads torch's compiler.
 
-    Submodules and metrics of torchmetrics are imported on first use, and torch imports the compiler when it creates an
-    optimizer. Already imported packages are not changed. This requires torchmetrics 1.0.
+    Submodules and metrics of torchmetrics are imported on first use, and torch imports the compiler when an optimizer
+    is created. Already imported packages are not changed. This requires torchmetrics 1.x.
     """
     if "lightning" not in sys.modules:
         sys.meta_path.insert(0, _LightningFinder())
@@ -38,9 +38,9 @@ def import_lazily() -> None:
 
 
 def _lazy_package(name: str) -> Any:
-    """Add a package to `sys.modules` that runs the import statements of its `__init__.py` on first use.
+    """Add a package to `sys.modules` that imports each name in its `__init__.py` on first use.
 
-    The rest of the file is only executed if another of its variables is accessed.
+    The whole file is executed only if a variable that it defines itself is accessed.
     """
     spec: Any = find_spec(name)
     loader, package = spec.loader, module_from_spec(spec)
@@ -98,7 +98,7 @@ class _LightningFinder(MetaPathFinder):
 
 @contextmanager
 def _stand_in_for_compiler() -> Iterator[None]:
-    """Replace torch's compiler with a module that has the two names Lightning 2.6 needs. Any other name imports it."""
+    """Replace torch's compiler with a module that has the two names Lightning 2.6 needs. Others import the compiler."""
     import torch
 
     if COMPILER in sys.modules:

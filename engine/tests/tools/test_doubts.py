@@ -212,6 +212,6 @@ def test_only_a_complete_repeat_over_folds_is_accepted(lit, workspace):
     runs = {"fold-0": {"data.folds": 2, "data.fold": 0, "path": "quickstart/fold-0", "state": "failed"}}
     (workspace / "repeats/mine/summary.json").write_text(json.dumps({"runs": runs}))
     told = lit("doubts repeats/mine")
-    again = "did not finish: run the same `toy repeat` again"
+    again = "did not finish: run the same `toy repeat` command again"
     assert (told.status, told.err) == (2, f"error: repeats/mine/quickstart/fold-0 {again}\n")
     assert "the file x.csv does not exist; `doubts` creates it" in lit(f"{FIT} --data.corrections=x.csv").err

@@ -46,7 +46,7 @@ def test_planned_learning_rates_match_the_run(lit, plans, name, accumulate):
 def test_plot_lr_rejects_a_run_without_an_end(lit):
     result = lit(RUN, "--trainer.max_epochs=-1 --model.schedulers=null --plot_lr=true")
     assert result.status == 2
-    assert "cannot plan the rates of a run without an end" in result.err
+    assert "cannot plan the learning rates of an unlimited run" in result.err
 
 
 def test_plot_lr_prints_one_line_per_parameter_group(lit):

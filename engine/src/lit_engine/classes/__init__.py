@@ -1,1 +1,1 @@
-"""Resolving class names, and restricting which classes a checkpoint may refer to."""
+"""Resolves class names, and restricts which classes a checkpoint may refer to."""

@@ -1,4 +1,4 @@
-"""Resolving class names, and restricting which classes a config or a checkpoint may use.
+"""Resolves class names, and restricts which classes a config or a checkpoint may use.
 
 A config may contain a short class name, such as `CNN`, if it is unique in the project. Runs and checkpoints contain
 full paths. If a class was moved or its package was renamed, the class is found by its name.
@@ -184,9 +184,9 @@ def find_argument(kind: Any, name: str) -> inspect.Parameter | None:
 
 
 def drop_weights(model: Any) -> None:
-    """Prevent a network from reading initial weights that a checkpoint replaces, for example from the internet.
+    """Prevent a network from loading or downloading initial weights that a checkpoint replaces.
 
-    A network's class lists these arguments and their new values, as in `checkpoint_arguments = {"pretrained": False}`.
+    A network's class lists the arguments to change, as in `checkpoint_arguments = {"pretrained": False}`.
     """
     net = model.get("net")
     if not isinstance(net, Namespace | dict) or "class_path" not in net:

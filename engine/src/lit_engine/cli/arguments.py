@@ -55,8 +55,8 @@ class OptionParser(argparse.ArgumentParser):
         """Stop parsing with an error.
 
         Raises:
-            UserError: if an argument is missing.
-            UsageError: for any other error.
+            UserError: an argument is missing.
+            UsageError: any other error occurred.
         """
         if missing := re.search(r"arguments are required: (.*)|one of the arguments (\S+) .*is required", message):
             raise UserError(f"{self.prog} needs {missing[1] or missing[2]}; see {self.prog} --help")

@@ -69,7 +69,7 @@ class _Loader(YAML_LOADER):
 
 
 def load_yaml(text: str) -> Any:
-    """Parse YAML. Raises yaml.YAMLError if the text is not valid or a key occurs twice."""
+    """Parse YAML. Raise yaml.YAMLError if the text is not valid or a key occurs twice."""
     return yaml.load(text, _Loader)
 
 

@@ -30,7 +30,7 @@ PRECISIONS = {
 _ELSEWHERE = {
     "--ckpt_path": "fit has no --ckpt_path: use --run DIR to resume, or --init_from FILE to load weights",
     "--lr_scheduler": "schedulers are arguments of the task: set model.init_args.schedulers in the config",
-    "--optimizer": "the optimizer belongs to the task: model.init_args.optimizer in the config",
+    "--optimizer": "the optimizer is an argument of the task: set model.init_args.optimizer in the config",
     **dict.fromkeys(
         ("--gpus", "trainer.gpu", "option 'gpu"),
         "set the number of GPUs with trainer.devices, and require GPUs with trainer.accelerator=gpu",
@@ -60,8 +60,8 @@ def short_message(error: Exception, args: Sequence[str]) -> str | None:
         return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
     if "SyncBatchNorm layers only work with GPU" in str(error):  # raised by torch
         return "trainer.sync_batchnorm needs GPUs: remove it, or set trainer.accelerator=gpu"
-    # These errors concern a logged value, such as a tensor with several elements, a checkpoint that does not fit the
-    # layers created by a hook, a Lightning 1 hook, or an interval longer than an epoch.
+    # These errors concern an invalid logged value (such as a tensor with several elements), a checkpoint that does not
+    # fit the layers created by a hook, a Lightning 1 hook, or an interval longer than an epoch.
     told = str(error).strip()
     if told.startswith(("`self.log(", "Error(s) in loading state_dict for ", "Support for `", "`val_check_interval`")):
         return told

@@ -1,4 +1,4 @@
-"""Rewrites a command line before it is parsed: expands class names, and inserts the config of the given run."""
+"""Rewrites a command line before it is parsed, by expanding class names and inserting the config of the given run."""
 
 import re
 from collections.abc import Sequence

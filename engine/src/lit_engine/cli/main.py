@@ -242,7 +242,7 @@ def quiet_lightning() -> None:
                  "lightning.pytorch.trainer.connectors.checkpoint_connector"):  # fmt: skip
         logging.getLogger(name).addFilter(_is_wanted)
     for message in (
-        r"You requested to overfit but .*",  # `SplitData.shuffles` handles it
+        r"You requested to overfit but .*",  # `SplitData.shuffles` already disables shuffling
         r".*number of training batches .* is smaller than the logging interval.*",
         r"Couldn't infer the batch indices.*",  # the batches of our own loaders contain the indices
         r".*LeafSpec.* is deprecated.*",  # used inside Lightning
@@ -272,7 +272,7 @@ def _kill_workers() -> None:
 
 
 def _leave(statuses: list[int]) -> None:
-    """End the process at once. Python would take seconds to destroy all objects of the imported modules.
+    """Exit immediately, because Python would take seconds to destroy all objects of the imported modules.
 
     A W&B agent gives up once a few trials have exited with status 143. A process that was stopped by SIGTERM therefore
     kills itself with SIGTERM instead of exiting with this status.

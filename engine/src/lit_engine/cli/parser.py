@@ -89,7 +89,7 @@ def check(subcommand: str, options: Namespace) -> None:
     urls = [os.path.expandvars(url) for url in options.notify or ()]
     if any(not re.match(r"https?://[\w.-]", url) for url in urls):
         raise UserError("notify: a URL needs http:// or https:// followed by a host, and its variables must be set")
-    if any(re.match(r"https?://[^/?#]*@", url) for url in urls):  # urllib does not support it
+    if any(re.match(r"https?://[^/?#]*@", url) for url in urls):  # urllib does not support user names
         raise UserError(
             "notify: a URL must not contain a user name: use a token, as in https://ntfy.sh/TOPIC?auth=TOKEN"
         )
@@ -127,7 +127,7 @@ class Parser(LightningArgumentParser):
         super().__init__(*args, allow_abbrev=False, **kwargs)
 
     def parse_args(self, args: Sequence[str] | None = None, **more: Any) -> Any:  # type: ignore[override]
-        """Parse options. For nested objects, jsonargparse passes parsed values as Python literals."""
+        """Parse options. For nested objects, jsonargparse passes Python literals, which are first converted to YAML."""
         return super().parse_args([_to_yaml(word) for word in args or ()] if "namespace" in more else args, **more)
 
     def dump(self, cfg: Namespace, **more: Any) -> str:
@@ -178,7 +178,7 @@ class LitCLI(LightningCLI):
             save_config_callback=None,  # RunDir saves the config
             trainer_defaults={"enable_model_summary": False},  # the session prints its own summary
             auto_configure_optimizers=False,  # optimizers and schedulers are arguments of the task
-            # This option makes Lightning fail if a model lacks a linked argument, so `make` stores the hyperparameters.
+            # If true, Lightning fails if a model lacks a linked argument. `make` stores the hyperparameters instead.
             load_from_checkpoint_support=False,
             run=False,
             args=list(self.words),
@@ -345,7 +345,7 @@ def replace_run_dir(value: Any, run: Path) -> Any:
 
 
 def without_objects(config: Any) -> Any:
-    """Return a copy without arguments whose default is an object that YAML cannot express, such as a function."""
+    """Return a copy without default values that YAML cannot express, such as functions."""
     if isinstance(config, list):
         return [without_objects(item) for item in config]
     if not isinstance(config, Namespace):

@@ -84,7 +84,7 @@ def _positional(word: str, configs: dict[str, Path], command: str) -> str:
         return str(sweep)
     if file := _config_file(word, configs):
         return f"{CONFIG}={file}"
-    if (command == "repeat" and word.lstrip("-").isdecimal()) or word in SUBCOMMANDS:  # a seed, or misplaced
+    if (command == "repeat" and word.lstrip("-").isdecimal()) or word in SUBCOMMANDS:  # a seed, or a misplaced command
         return word
     if word == "latest" or Path(word).is_dir():
         return f"--run={RunDir.open(word).path if word != 'latest' else word}"
@@ -97,7 +97,7 @@ def _positional(word: str, configs: dict[str, Path], command: str) -> str:
 
 
 def _config_file(name: str, configs: dict[str, Path]) -> str | None:
-    """Return the config file for a path, or for the name of a shipped config or overlay. None if there is no match."""
+    """Return the config file for a path or the name of a shipped config or overlay, or None if there is no match."""
     if name.endswith((".yaml", ".yml")) and Path(name).is_file():
         return name
     if not re.fullmatch(r"[\w./-]+", name):

@@ -20,7 +20,7 @@ SAVE_SECONDS = 10.0
 
 
 class _NoExperiment:
-    """Ignores all calls, such as `add_image`, and prints a note on the first one."""
+    """Ignores all calls, such as `add_image`, and prints a note about the first call."""
 
     _has_noted = False
 
@@ -49,7 +49,7 @@ class MetricsCSV(Logger):
         self._saved = monotonic()
         self._changed = False  # whether there are new values to write. A finished run has none, even if it is resumed.
         self.stage: Callable[[], str] = lambda: "train"  # returns the current stage
-        self.step: Callable[[], int] = lambda: 0  # returns the step to use for values logged without one
+        self.step: Callable[[], int] = lambda: 0  # returns the step to use for values logged without a step
         self.experiment: Any = _NoExperiment()
 
     def state_dict(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def save(self) -> None:
-        """Replace the file. Only the new rows and the last row, which may still receive values, are formatted."""
+        """Replace the file. Only the new rows and the last row are formatted, because the last row may still change."""
         self._saved = monotonic()
         if not self._changed or not self._rows:
             return
@@ -125,5 +125,5 @@ class MetricsCSV(Logger):
 
 
 def format_significant(value: float, digits: int) -> str:
-    """Round a value to this many significant digits. Whole numbers, such as counts, keep all digits."""
+    """Round a value to `digits` significant digits. Whole numbers, such as counts, keep all digits."""
     return str(int(value)) if value.is_integer() and abs(value) < 2**53 else f"{value:.{digits}g}"

@@ -21,7 +21,7 @@ NUMBER = int | float | str  # types of hyperparameters in TensorBoard
 class TensorBoardExtras(Callback):
     """Callback that logs the config (as text and HPARAMS), the model's graph and training images to TensorBoard.
 
-    Everything is logged once per `fit`, at the first training batch, from which up to 64 images are logged.
+    Everything is logged once per `fit`, at the first training batch. Up to 64 images of this batch are logged.
     """
 
     _done = False

@@ -41,10 +41,10 @@ def guard(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class WandbLogger(LightningWandbLogger):
-    """Lightning's W&B logger for one run directory, which stores the W&B id in `wandb.json` for resuming.
+    """Lightning's W&B logger for one run directory. The W&B id is stored in `wandb.json` for resuming.
 
     Args:
-        save_dir: the run directory. Configs contain `{run_dir}`.
+        save_dir: the run directory, written as `{run_dir}` in configs.
         project: name of the W&B project; default: the name of the package.
         name: name of the run; default: the last two parts of its path.
         entity: user or team that owns the project.
@@ -136,7 +136,7 @@ class WandbLogger(LightningWandbLogger):
     @rank_zero_only
     @guard
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Log metrics. A separate evaluation, for which `command` is None, is logged at the run's last step."""
+        """Log metrics. If `command` is None (a separate evaluation), they are logged at the run's last step."""
         if self._experiment is None:
             self._start()
         evaluates = self.command is None

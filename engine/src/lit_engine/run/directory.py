@@ -3,7 +3,7 @@
 Reading a run imports neither torch nor Lightning. `lit_engine.load` loads a run's task and data, and creates a trainer.
 
 runs/CONFIG/STAMP/
-    config.yaml        the complete config, which `fit -c` can repeat
+    config.yaml        the complete config, which `fit -c` accepts
     checkpoints/       best*.ckpt, last.ckpt
     metrics.csv        metrics per step and epoch
     metrics.json       final metrics of `fit`, `validate` and `test`
@@ -41,7 +41,7 @@ YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader
 
 def write_text(path: Path, text: str) -> None:
     """Write a UTF-8 file atomically. If `path` is a symbolic link, its target is replaced."""
-    write_bytes(path, text.encode(errors="backslashreplace"))  # the name of a data file may not be UTF-8
+    write_bytes(path, text.encode(errors="backslashreplace"))  # names of data files are not always valid UTF-8
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -50,7 +50,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         with replacement(path.resolve()) as temporary:
             temporary.write_bytes(content)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error  # not the temporary file
+        raise OSError(error.errno, error.strerror, str(path)) from error  # name `path`, not the temporary file
 
 
 @contextmanager
@@ -151,7 +151,7 @@ class RunDir:
 
     @classmethod
     def latest(cls, runs: str | Path, config: str | None = None) -> "RunDir":
-        """Return the most recently started or resumed run that has checkpoints, of any config or of the given one.
+        """Return the most recently started or resumed run that has checkpoints, for one config or all configs.
 
         The time comes from provenance.json, because copying or touching a file changes its modification time.
 
@@ -237,7 +237,7 @@ class RunDir:
                     pass
             except Timeout:
                 return "running"
-            except OSError:  # training requires a writable folder
+            except OSError:  # nothing is being trained, because training requires a writable folder
                 pass
         status = (self.entries() or [{}])[-1].get("status")
         if status is None:
@@ -319,7 +319,7 @@ class RunDir:
         return words + ([f"--init_prefixes={json.dumps(first['init_prefixes'])}"] if first.get("init_prefixes") else [])
 
     def read_json(self, name: str, default: Any) -> Any:
-        """Return the content of a JSON file, or `default`, which has the same type, if the file does not exist.
+        """Return the content of a JSON file, or `default` if the file does not exist. Both must have the same type.
 
         Raises:
             RunError: the file is broken.
@@ -340,7 +340,7 @@ class RunDir:
     def drop_evaluations(self) -> None:
         """Remove the metrics of `validate` and `test`, and the predictions for the test split.
 
-        They belong to earlier weights if training continues.
+        If training continues, these results belong to outdated weights.
         """
         sections = self.metrics()
         kept = {name: values for name, values in sections.items() if name not in ("validate", "test")}

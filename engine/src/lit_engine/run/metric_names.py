@@ -50,7 +50,7 @@ def strip_stage(name: str) -> str:
 
 
 def is_loss(name: str) -> bool:
-    """Return whether a metric is the loss of any stage, also if it belongs to one of several dataloaders."""
+    """Return whether a metric is the loss of any stage, even if it belongs to one of several dataloaders."""
     return strip_stage(_LOADER.sub("", name)) == "loss"
 
 

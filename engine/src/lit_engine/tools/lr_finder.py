@@ -32,7 +32,7 @@ LARGEST = 8192  # maximum batch size
 
 
 def find(what: Literal["lr", "batch_size"], trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
-    """Print a suggestion. Raise UserError if there is nothing to suggest."""
+    """Print a suggested learning rate or batch size. Raise UserError if there is nothing to suggest."""
     _check_automatic(model, f"--find {what}")
     if isinstance(model, Task):
         model.schedules = []  # schedules depend on the length of the actual run
@@ -118,12 +118,12 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
 def find_steepest_rate(rates: list[float], losses: list[float]) -> float | None:
     """Return the rate at which the loss falls most steeply on a logarithmic axis, before it reaches its minimum.
 
-    Slopes are averaged over seven neighbours, because the losses of single batches are noisy. They are weighted by
-    1 - 0.98^n, because a running mean of only n batches changes more from batch to batch.
+    Slopes are averaged over seven neighbours, because the losses of single batches are noisy. The slopes are
+    weighted by 1 - 0.98^n, because a running mean of only n batches changes more from batch to batch.
 
     Args:
         rates: learning rates, each larger than the previous rate by a constant factor.
-        losses: losses at these rates. The curve ends before the first non-finite loss.
+        losses: losses at these rates. The first non-finite loss and all later losses are ignored.
 
     Returns:
         The rate, or None if the loss never falls.
@@ -180,7 +180,7 @@ class Plan(Callback):
         task = pl_module if isinstance(pl_module, Task) else None
         epochs = steps_of_epochs(trainer)
         if epochs is None:
-            raise UserError("cannot plan the rates of a run without an end: set trainer.max_epochs or max_steps")
+            raise UserError("cannot plan the learning rates of an unlimited run: set trainer.max_epochs or max_steps")
         configs: list[Any] = trainer.lr_scheduler_configs
         schedules = [
             (config.scheduler, schedule)

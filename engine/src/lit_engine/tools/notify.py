@@ -47,7 +47,7 @@ class _NoRedirect(HTTPRedirectHandler):
 
 
 def send(url: str, facts: dict[str, Any]) -> str | None:
-    """Send a POST request. Return the reason if it fails, or else None."""
+    """Send a POST request. Return the reason if the request fails, and None otherwise."""
     try:
         target, body = message(url, facts)
         # Discord rejects Python's default user agent.
@@ -59,13 +59,13 @@ def send(url: str, facts: dict[str, Any]) -> str | None:
         return f"HTTP status {error.code}"
     except URLError as error:
         return str(error.reason)
-    except Exception as error:  # the error message may contain the URL
+    except Exception as error:  # the message is omitted, because it may contain the URL
         return type(error).__name__
 
 
 def select_main_metrics(run: RunDir) -> dict[str, float]:
     """Return the first three metrics, sorted by kind (main metric, loss, other) and stage (test, val, train)."""
-    with suppress(Exception):  # the run may have no files yet, or broken files
+    with suppress(Exception):  # returns no metrics if files are missing or broken
         found = Run.read(run.path)
         names = [name for name, value in found.metrics.items() if math.isfinite(value) and name not in FACTS]
         names.sort(key=lambda name: ("test", "val", "train").index(get_stage(name)))

@@ -152,7 +152,7 @@ def plan(session: Session) -> None:
         meter = attempt(session)
         trainer, model, data = session.cli.trainer, session.cli.model, session.cli.datamodule
         parts, size = accumulation_steps(trainer), getattr(data, "batch_size", None)
-        if "batch_size" not in session.options.data.get("init_args", {}):  # not an option
+        if "batch_size" not in session.options.data.get("init_args", {}):  # the data class has no such option
             size = None
         step: int = getattr(data, "global_batch_size", None) or (size or 0) * parts
         if trainer.world_size > 1 or not model.automatic_optimization:

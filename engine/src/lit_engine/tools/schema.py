@@ -87,7 +87,7 @@ def _ref(name: str) -> dict[str, Any]:
 
 
 class SchemaBuilder(ParserJsonschema):
-    """A schema builder in which objects have a class_path. Overlays may contain arguments of any valid class."""
+    """A builder of schemas in which objects have a class_path. Overlays may contain arguments of any valid class."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class SchemaBuilder(ParserJsonschema):
         self.elsewhere = {"type": "string", "pattern": rf"^(?!{current().name}\.|{LIBRARY}\.|({modules})\.\w+$).*\."}
 
     def set_dest(self, schema: Any, dest: str, dest_schema: Any, required: bool, descriptions: Any) -> None:
-        """Add a key. It is optional, as other files or the data may set it. Lists also get `KEY+`, which appends."""
+        """Add a key as optional, as other files or the data may set it. For lists, also add `KEY+`, which appends."""
         lists = any("array" in kind.get("type", ()) for kind in (dest_schema, *dest_schema.get("anyOf", ())))
         for key in (dest, f"{dest}+") if lists else (dest,):
             super().set_dest(schema, key, dest_schema, False, descriptions)

@@ -114,7 +114,7 @@ def trainer(tmp_path: Path) -> Callable[..., "Trainer"]:
 
 @pytest.fixture
 def seed_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
-    """Seed everything as the command line does, and restore the process's seed after the test."""
+    """Seed everything as the command line does, and restore Lightning's seed variables after the test."""
     from lightning.pytorch import seed_everything
 
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")
@@ -123,7 +123,7 @@ def seed_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide warnings raised inside other packages, and those about Optuna's experimental functions."""
+    """Hide warnings from other packages, and warnings about Optuna's experimental functions."""
     for ignored in (":::(lightning|torch|optuna|matplotlib|contextlib|<)", ":.* is experimental"):
         config.addinivalue_line("filterwarnings", f"ignore{ignored}")
 

@@ -88,7 +88,7 @@ def _runs_by_fold(folder: Path) -> list[list[Path]]:
         raise RunError(f"{folder} contains no cross-validation: run `{program()} repeat CONFIG --folds 5` first")
     if left := [run for run in runs if run["state"] != "finished"]:
         paths = first_of([folder / run["path"] for run in left])
-        raise RunError(f"{paths} did not finish: run the same `{program()} repeat` again")
+        raise RunError(f"{paths} did not finish: run the same `{program()} repeat` command again")
     return [[folder / run["path"] for run in runs if run["data.fold"] == k] for k in range(runs[0]["data.folds"])]
 
 

@@ -10,7 +10,7 @@ Integers = NDArray[np.integer[Any]]
 
 # Near-duplicates are closer than this fraction of the median nearest-neighbour distance. cleanlab uses the same value.
 NEAR = 0.13
-BLOCK = 1024  # number of rows of the distance matrix that are computed at a time
+BLOCK = 1024  # number of rows of the distance matrix to compute at a time
 
 
 def find_label_errors(probabilities: Floats, labels: Integers) -> tuple[Integers, int]:

@@ -130,7 +130,7 @@ def name_tensors(outputs: Any) -> dict[str, Tensor]:
 def compute_largest_difference(found: list[Tensor], expected: list[Tensor]) -> float:
     """Return the largest absolute difference between two lists of tensors with the same shapes.
 
-    It is relative to a tensor's largest finite value if that exceeds 1. Equal infinities, and two NaNs, differ by 0.
+    Differences are divided by a tensor's largest finite value if it exceeds 1. Equal infinities and NaNs differ by 0.
     """
     largest = torch.zeros((), dtype=torch.double)
     for one, other in zip(found, expected, strict=True):

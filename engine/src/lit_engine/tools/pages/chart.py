@@ -132,7 +132,7 @@ def chart(title: str, x: str, series: Sequence[Series], logs: tuple[bool, bool] 
 
 
 def _x_labels(across: "Axis", categories: Sequence[str]) -> list[tuple[float, str]]:
-    """Return the labels of the x-axis. Long category names are shortened, and omitted if there are too many."""
+    """Return the labels of the x-axis. Long category names are shortened. If there are too many, some are omitted."""
     if not categories:
         return [(value, f"{value:g}") for value in across.ticks(6)]
     room = (WIDTH - LEFT - RIGHT) // len(categories) // 7  # characters per category

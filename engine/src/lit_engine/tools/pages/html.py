@@ -176,7 +176,7 @@ def _render_file(file: Path, folder: Path) -> str:
 
 
 def samples(entries: Iterable[tuple[Sequence[bytes], str]]) -> str:
-    """Return small figures side by side. Each has one or more PNG images and a caption of one or more lines."""
+    """Return small figures side by side. Each figure has one or more PNG images and a caption of one or more lines."""
     shown = []
     for images, caption in entries:
         pictures = "".join(f'<img alt="{escape(caption)}" src="{embed_png(image)}">' for image in images)

@@ -92,7 +92,7 @@ def _hyperparameters(run: Run) -> list[list[html.Cell]]:
     options = dict(options_of(_without_defaults(config)))
     options |= {key: value for key, value in run.options.items() if key in ("fork", "init_from", "init_prefixes")}
     chosen = {k: v for k, v in options.items() if v not in unset and (k not in defaults or v != defaults[k])}
-    # a long name may be wrapped after a dot
+    # allow line breaks after the dots in long names
     shown = [html.Html(escape(key).replace(".", ".<wbr>")) for key in chosen]
     values = [value if isinstance(value, str) else json.dumps(value) for value in chosen.values()]
     return [list(row) for row in zip(shown, values, strict=True)]
@@ -175,7 +175,7 @@ def _format(value: float | None, name: str) -> html.Cell:
 
 
 def _curves(run: Run, drawn: Collection[str]) -> Iterator[str]:
-    """Yield the curves that are missing from the figures because the run did not finish or was killed."""
+    """Yield the curves that are missing from the figures because the run did not finish."""
     from lit_engine.callbacks.figures import (  # imports torch
         MOST_CURVES,
         draw_step_figures,

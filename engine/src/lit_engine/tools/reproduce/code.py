@@ -64,7 +64,7 @@ def checkout(run: RunDir, git: Mapping[str, Any], folder: Path) -> Iterator[Code
         if here.is_relative_to(root) and (tree / here.relative_to(root)).is_dir():  # for modules next to the configs
             path.append(tree / here.relative_to(root))
         new = [name for line in changes if (name := line.removeprefix("New file, not in this patch: ")) != line]
-        left_out = [name for name in new if name.endswith(".py")]  # only these can be imported
+        left_out = [name for name in new if name.endswith(".py")]  # other files cannot be imported
         yield Code(project, [str(place) for place in path], left_out)
     finally:
         _git(run, root, "worktree", "remove", "--force", str(tree))

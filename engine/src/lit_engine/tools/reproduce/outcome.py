@@ -49,7 +49,7 @@ class Outcome:
 
     @property
     def extremes(self) -> dict[str, Difference]:
-        """The first and the largest of the differences. Empty if no metric differs."""
+        """The first and the largest difference, or an empty dict if no metric differs."""
         if not self.metrics:
             return {}
         return {"first": self.metrics[0], "largest": max(self.metrics, key=lambda one: one.size)}
@@ -111,7 +111,7 @@ def _size(value: str) -> float:
 
 
 def _relative(before: str, now: str, largest: float) -> float:
-    """Return the relative difference between two unequal values, which is infinite unless both values are finite."""
+    """Return the relative difference between two unequal values, or infinity if a value is not a finite number."""
     try:
         size = abs(float(now) - float(before)) / max(largest, _size(now))
     except (ValueError, ZeroDivisionError):  # a value is not a number, or 0 is compared with -0
@@ -120,7 +120,7 @@ def _relative(before: str, now: str, largest: float) -> float:
 
 
 def _distance(before: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor]) -> float:
-    """Return the distance between two sets of weights relative to their norm (0 only if all bits are equal)."""
+    """Return the distance between two state dicts relative to the norm of `before` (0 only if all bits are equal)."""
     if [(name, x.shape, x.dtype) for name, x in before.items()] != [(n, x.shape, x.dtype) for n, x in now.items()]:
         return math.inf
     bits = [[x.contiguous().reshape(-1).view(torch.uint8) for x in one.values()] for one in (before, now)]

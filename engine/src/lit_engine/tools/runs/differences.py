@@ -30,7 +30,7 @@ class Row:
         return [run for run in self.runs if run.state == "finished"] if self.grouped else self.runs
 
     def metric(self, name: str) -> tuple[float, float, int]:
-        """Return the mean, standard deviation (n − 1) and n of a metric. A statistic of too few values is nan."""
+        """Return the mean, standard deviation (n − 1) and n of a metric. With too few values, a statistic is nan."""
         return mean_sd([run.all_metrics[name] for run in self.counted if name in run.all_metrics])
 
     def pooled_mean(self, name: str) -> tuple[float, str, float] | None:
@@ -154,7 +154,7 @@ class Comparison:
 
 
 def _full_name(key: str, options: Iterable[str], differing: Iterable[str]) -> str:
-    """Expand a suffix such as `lr` to the only differing option with this suffix, or else the only option with it."""
+    """Expand a suffix such as `lr` to the only differing option that has it, or else to the only option that has it."""
     found = [n for n in differing if n.endswith(f".{key}")] or [n for n in options if n.endswith(f".{key}")]
     return found[0] if key not in options and len(found) == 1 else key
 
@@ -171,7 +171,7 @@ def find_differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
 
     An option that some runs lack is included only if it is a class in a list, such as a callback. Any other such option
     is new in this version, or belongs to a class that is already included. A list of classes is included only if the
-    runs differ in nothing but its order.
+    order of the classes is the only difference.
     """
     found: list[str] = []
     lists = {k for one in options for k, v in one.items() if isinstance(v, list) and _has_parts(k, one)}

@@ -136,7 +136,7 @@ def scatter(found: Comparison) -> list[str]:
 def changes(found: Comparison) -> dict[str, list[tuple[str, float, float, float]]]:
     """Return the largest changes in each per-class or per-length metric from the first to the second row.
 
-    Changes (name, old, new, difference) are sorted, largest first. The result is empty unless there are two rows.
+    Changes (name, old, new, difference) start with the largest increase. The result is empty unless there are two rows.
     """
     if len(found.given) != 2:
         return {}

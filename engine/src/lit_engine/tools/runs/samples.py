@@ -53,7 +53,7 @@ class Samples:
 
 
 class Table:
-    """The test predictions of a run, keyed by index. Only the first one per sample or translated text is kept."""
+    """The test predictions of a run, keyed by index. Only the first prediction per sample or source text is kept."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -67,7 +67,7 @@ class Table:
         self.rows = {row["index"]: row for row in first.values()}
 
     def column(self, name: str) -> list[Any]:
-        """Return a column. Raise RunError if it is missing or has blank values, which only some columns may have."""
+        """Return a column. Raise RunError if the column is missing or has blank values that are not allowed."""
         if name not in self.names:
             raise RunError(f"the predictions of {self.run.path} have no column {name}")
         values = [row[name] for row in self.rows.values()]
@@ -88,7 +88,7 @@ class Table:
 
     def labels(self) -> tuple[list[set[str]], list[set[str]]]:
         """Return the predicted and the true classes of each sample."""
-        if "prediction" in self.names:  # not sets of labels; a column `labels` would be an input
+        if "prediction" in self.names:  # one class per sample; a column `labels` would be an input
             return [{_name_of(v)} for v in self.column("prediction")], [{_name_of(v)} for v in self.column("target")]
         texts = [["" if value is None else str(value) for value in self.column(name)] for name in ("labels", "target")]
         predicted, true = [[{*text.split(";")} - {""} for text in column] for column in texts]
@@ -216,7 +216,7 @@ def _regression(kind: str, part: str, a: Table, b: Table) -> Samples:
         for name in a.names
         if name.partition("/")[0] == "target"
         and part in ("", name.partition("/")[2])
-        and name.replace("target", "prediction", 1) in a.names  # otherwise, it is an input
+        and name.replace("target", "prediction", 1) in a.names  # otherwise, the column is an input
     ]
     if kind != "r2" and len(targets) > 1:
         raise UserError(f"there are several targets: use --test {targets[0].replace('target', kind, 1)} or --test r2")

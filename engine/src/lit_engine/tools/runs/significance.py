@@ -75,9 +75,9 @@ def resample(a: Floats, b: Floats, score: Score, resamples: int = 10_000) -> Out
     """Test whether two models differ in a score that is computed from sums over samples.
 
     The p-value comes from approximate randomization. Each trial swaps the outputs of each sample with probability ½.
-    Unlike sacrebleu, the p-value also counts trials whose difference equals the observed difference, so p = 1 for equal
-    outputs. The interval limits are percentiles of the paired bootstrap. sacrebleu's bootstrap p-value is not used,
-    because it is too small (11 % false positives in a simulation with 40 samples).
+    Unlike in sacrebleu, trials whose difference equals the observed difference also count, so p = 1 for equal outputs.
+    The interval limits are percentiles of the paired bootstrap. sacrebleu's bootstrap p-value is only listed in
+    `others`, because it is too small (11 % false positives in a simulation with 40 samples).
 
     Args:
         a: statistics `(N, K)` of all samples for model A.

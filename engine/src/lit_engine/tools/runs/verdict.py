@@ -195,7 +195,7 @@ def render_page(found: Sequence[Finding], footer: str) -> str:
         section = f"{one.metric}: {one.b} compared with {one.a}"
         parts += [heading(section), *map(paragraph, one.lines())]
         changed = (one.b, one.won, one.lost)
-        if not one.tables or changed in shown_before:  # metrics may share samples
+        if not one.tables or changed in shown_before:  # the samples are already on the page
             continue
         shown_before.append(changed)
         has_classes = "source" not in one.tables[0].names and one.metric in ("accuracy", "f1", "iou")

@@ -36,7 +36,7 @@ function shown(row) {
     classes.append(node("dt", {textContent: name.slice(share.length)}), node("dd"));
     classes.lastChild.append(node("meter", {value}), ` ${(100 * value).toFixed(1)} %`);
   }
-  if ("class_name" in row && likeliest.length) {  // the first entry of the list
+  if ("class_name" in row && likeliest.length) {  // shown as the first entry of the list
     classes.className = "classes";
     delete row.prediction; delete row.class_name; delete row.probability;
   }

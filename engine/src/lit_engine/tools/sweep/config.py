@@ -135,7 +135,7 @@ def _pruner(section: Any) -> BasePruner:
     """Return Optuna's pruner for successive halving, which is equivalent to W&B's hyperband.
 
     Trials are compared after `min_iter`, `eta · min_iter`, `eta² · min_iter`, … metric values. Each time, only the best
-    `1 / eta` of them continue.
+    `1 / eta` of the trials continue.
     """
     if section is None:
         return NopPruner()
@@ -147,7 +147,7 @@ def _pruner(section: Any) -> BasePruner:
 
 
 class Halving(SuccessiveHalvingPruner):
-    """Successive halving that counts a retried trial once. Each attempt stores its own copy of the values."""
+    """Successive halving that counts a retried trial only once, although each attempt stores a copy of the values."""
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
         """Return whether the trial should be stopped early."""
@@ -172,7 +172,7 @@ def _command(given: Any, overrides: Sequence[str]) -> list[str]:
     place = words.index(macros[0])
     start = place - 1 if words[place - 1] in ("-c", CONFIG) else place
     fixed = [*words[:start], *words[place + 1 :], *overrides]
-    # If the values were the only config, each trial's run would be stored in a folder named after them.
+    # If the values were the only config, each trial's run would be stored in a folder named after its values file.
     if macros[0] != "${args}" and not any(word.startswith(CONFIG) for word in expand(current(), fixed)):
         return [*fixed, "${args}"]
     return [*fixed, *words[start : place + 1]]

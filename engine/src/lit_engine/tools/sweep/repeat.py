@@ -111,7 +111,7 @@ def _points(seeds: Sequence[int], folds: int | None) -> dict[str, dict[str, int]
 
 
 def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[str]) -> "tuple[str, SweepConfig]":
-    """Parse the first run's command. Return its config's name, and a sweep config whose trials are queued explicitly.
+    """Parse the first run's command. Return the config's name, and a sweep config whose trials are queued explicitly.
 
     Raises:
         UserError: the command line is invalid, or the data have no folds.
@@ -221,7 +221,7 @@ def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
             rows.append((seed, row.get("index", 0), {**place, **columns}))
     if rows:
         rows.sort(key=lambda row: row[:2])
-        names = list(dict.fromkeys(name for _, _, columns in rows for name in columns))  # runs may differ in columns
+        names = list(dict.fromkeys(name for _, _, columns in rows for name in columns))  # columns may vary by run
         write_text(file, csv_text([columns for _, _, columns in rows], names))
         print(f"out-of-fold predictions: {file}")
 

@@ -17,7 +17,7 @@ from lit_engine.errors import UserError
 class Parameter:
     """A parameter of a sweep.
 
-    Optuna receives the values of a list as JSON, to preserve their types, and multiples of `q` divided by `q`.
+    Optuna receives the values of a list as JSON, to preserve their types. Multiples of `q` are divided by `q`.
     """
 
     name: str  # option name, such as `model.optimizer.lr`
@@ -67,7 +67,7 @@ def parse_parameters(section: Any) -> list[Parameter]:
     found: dict[str, Parameter] = {}
     for name, content in _ungroup(section):
         if name in found:
-            raise UserError(f"parameter {name} is given twice: remove one of them")
+            raise UserError(f"parameter {name} is given twice: remove one of its definitions")
         try:
             found[name] = _parameter(name, content)
         except (ValueError, TypeError, ArithmeticError) as error:

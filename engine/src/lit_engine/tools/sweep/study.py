@@ -98,14 +98,14 @@ class Study:
             )
 
     def connect(self) -> optuna.Study:
-        """Return the Optuna study. Each thread needs its own object, because `draw` replaces its sampler."""
+        """Return the Optuna study. Each thread needs its own object, because `draw` replaces the sampler."""
         return optuna.load_study(study_name=self.name, storage=self.storage, pruner=self.config.pruner)
 
     def attempts(self) -> list[FrozenTrial]:
         return self.storage.get_all_trials(self.storage.get_study_id_from_name(self.name), deepcopy=False)
 
     def begin(self, trial: optuna.Trial, name: str, most: float = math.inf) -> int:
-        """Give a new attempt its trial number, parameter values and run directory. Return the trial number.
+        """Assign a trial number, parameter values and a run directory to a new attempt. Return the trial number.
 
         The trial number is the number of trials that were stored earlier. The directory is in the folder `name`.
 

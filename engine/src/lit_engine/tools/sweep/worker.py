@@ -193,7 +193,7 @@ def _explain_status(status: int, printed: str) -> str:
     """Return the last error message that a failed `fit` printed, or else its exit status and exception."""
     lines = printed.strip().splitlines() or [""]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    exceptions = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]  # notes may follow
+    exceptions = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]  # the last line may be a note
     return errors[-1] if errors else f"exit status {status}: {(exceptions or lines)[-1]}"
 
 
