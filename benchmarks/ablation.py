@@ -61,7 +61,7 @@ def tested(source: Path, folder: Path, options: list[str], threads: int) -> floa
 
 
 def known(conditions: dict[str, Any]) -> dict[tuple[str, int], float]:
-    """Return stored test accuracies by (ingredient, seed), if they were measured under the same conditions."""
+    """Return stored test accuracies by (ingredient, seed), if they were measured under these conditions."""
     before = json.loads(FILE.read_text()) if FILE.exists() else {}
     if any(before.get(key) != value for key, value in conditions.items()):
         return {}

@@ -1,4 +1,4 @@
-"""Baseline for the translation nets that trains on single sentence pairs, token by token."""
+"""A baseline for the translation nets. It trains on single sentence pairs, token by token."""
 
 from collections.abc import Sequence
 

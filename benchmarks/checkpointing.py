@@ -21,7 +21,7 @@ ROUNDS, STEPS = 6, 2
 
 
 def networks() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
-    """Return networks with their inputs."""
+    """Return the networks and their inputs by name."""
     torch.manual_seed(0)
     tokens = torch.randint(4, 4000, (64, 40))
     return {

@@ -138,7 +138,7 @@ def terminal() -> Iterator[None]:
 
 
 def command(*words: str | Path) -> None:
-    """Run `lit-project WORDS` in this process on a pseudo terminal. Raises RuntimeError if it fails."""
+    """Run `lit-project WORDS` in this process on a pseudo terminal. Raise RuntimeError if the command fails."""
     with terminal():
         status = lit_project([str(word) for word in words])
     if status != 0:
@@ -170,7 +170,7 @@ def interleave(variants: Mapping[str, Callable[[], Times]], rounds: int) -> dict
 
 
 def ratio(times: Sequence[Times], base: Sequence[Times], clock: str = "wall") -> dict[str, float]:
-    """Return the median, minimum and maximum of the ratios over the rounds."""
+    """Return the median, minimum and maximum of the ratios of `times` to `base` over the rounds."""
     ratios = [getattr(a, clock) / getattr(b, clock) for a, b in zip(times, base, strict=True)]
     return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
 

@@ -28,7 +28,7 @@ FIRST = (500, 1000, 2000, 3000)
 
 
 class FlippedFashion(FashionMNIST):
-    """The 60,000 training images of Fashion-MNIST in folds. A fixed set of `FLIPPED` labels is wrong."""
+    """The 60,000 training images of Fashion-MNIST in folds, with a fixed set of `FLIPPED` wrong labels."""
 
     official_test = False
 

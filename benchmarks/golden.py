@@ -93,7 +93,7 @@ def write_images(folder: Path, count: int = 120) -> None:
 
 
 def lit_project(*args: str, expect: tuple[int, ...] = (0,)) -> None:
-    """Run a command of the copied project in the current folder. Raises RuntimeError with its output on failure."""
+    """Run a command of the copied project in the current folder. Raise RuntimeError with its output on failure."""
     done = subprocess.run([sys.executable, "-m", "lit_project", *args], capture_output=True, text=True)
     if done.returncode not in expect:
         raise RuntimeError(f"lit-project {' '.join(args)}: status {done.returncode}\n{done.stdout}\n{done.stderr}")
@@ -127,7 +127,7 @@ def digest(value: Any) -> str:
 
 
 def results(run: Path, folder: Path) -> dict[str, str]:
-    """Return the hash of each result of a run. Paths of images in `folder` are removed from predictions."""
+    """Return the hash of each result of a run. In predictions, `folder` is removed from the paths of images."""
     last = torch.load(run / "checkpoints" / "last.ckpt", map_location="cpu", weights_only=True)
     best = max((run / "checkpoints").glob("best*.ckpt"), default=run / "checkpoints" / "last.ckpt")
     with (run / "metrics.csv").open(newline="") as file:

@@ -1,17 +1,17 @@
-"""Check results and resuming on a GPU with a single command, and measure speed and time to a target accuracy.
+"""Check results and resumed runs on a GPU, and measure speed and time to a target score, with a single command.
 
     python benchmarks/gpu.py                        run all parts; writes results/gpu.json
     python benchmarks/gpu.py same resume            run only these parts; the file keeps the results of the others
     python benchmarks/gpu.py --tiny --device cpu    try out the script; writes only to --out
 
-- same: trains the quickstarts without random layers on the device and on the CPU, in double precision if possible, so
-  that rounding does not matter. Their metrics must agree. Then trains with each overlay that has no such comparison.
-- resume: compares a run that was killed with SIGKILL and resumed, with `deterministic`, to an uninterrupted run. They
-  must be equal bit for bit.
-- waits: counts the operations of training steps in which the CPU waits for the device. There should be none.
-- speed: compares epochs of `fit` to hand-written loops, and to the device's matrix products (overlay `profile`).
+- same: trains the quickstarts without dropout or augmentation on the device and on the CPU, in double precision if
+  possible, so that rounding does not matter. The metrics must agree. Most other overlays run only on the device.
+- resume: compares an uninterrupted run with a run that was killed with SIGKILL and resumed. Both use `deterministic`
+  and must be equal bit for bit.
+- waits: counts the operations in training steps that make the CPU wait for the device. There should be none.
+- speed: compares the epoch times of `fit` and hand-written loops, and measures the utilization (overlay `profile`).
 - mnist, fashion_mnist, multi30k: seconds from the first batch to the end of the validation that reaches a target,
-  excluding start-up and data loading. Validation uses 2,000 (MNIST) or 5,000 images, or the 1,014 sentences.
+  excluding start-up and data loading. Validation uses 2,000 (MNIST) or 5,000 images, or 1,014 sentences.
 
 If a part fails, its error is recorded and the next part starts. No part starts after nine minutes. If commands are
 limited to ten minutes, run three of them: `same resume waits`, `speed mnist`, `fashion_mnist multi30k`.
@@ -134,7 +134,7 @@ def watch_waits(on: bool) -> None:
 
 
 class GPU:
-    """Parts of the benchmark, on one device.
+    """The parts of the benchmark, which run on one device.
 
     Args:
         device: `gpu`, or `cpu` to try out the script.
@@ -146,7 +146,7 @@ class GPU:
         self.device, self.tiny, self.folder, self.count = device, tiny, folder, 0
 
     def command(self, options: list[str], name: str, device: str | None = None) -> list[str]:
-        """Return the arguments of a `fit` with these options as the run `name`."""
+        """Return the `fit` arguments for a run called `name` with these options."""
         where = [f"--trainer.accelerator={device or self.device}", "--trainer.devices=1", f"--runs_dir={self.folder}"]
         few = ["--trainer.limit_train_batches=4", "--trainer.limit_val_batches=2", "--trainer.max_epochs=2",
                "--model.schedulers=null"]  # fmt: skip
@@ -159,7 +159,7 @@ class GPU:
         return ["fit", *options, *where, f"--run_name={name}", "--test_after_fit=false", *(few if self.tiny else [])]
 
     def fit(self, options: list[str], device: str | None = None) -> RunDir:
-        """Train a run. Raises RuntimeError if the command fails."""
+        """Train a run. Raise RuntimeError if the command fails."""
         self.count += 1
         name = f"run{self.count}"
         with terminal():

@@ -109,7 +109,7 @@ KINDS: dict[str, list[str]] = {
     "plain-manual": ["--model=gan.GAN", "--data=gan.Pictures", *callbacks("val_realism"), *PLAIN],
 }  # fmt: skip
 
-EVERYWHERE = ("between two hooks of callbacks or task", "in validation", "in a training step")  # on all ranks
+EVERYWHERE = ("between two hooks of callbacks or task", "in validation", "in a training step")  # occur on all ranks
 
 
 class Drawn(Dataset):
@@ -139,10 +139,10 @@ def kill() -> None:
 
 
 class Injector:
-    """Hooks that count how many times each named point is reached, and kill this process at one of them.
+    """Hooks that count how many times each named moment occurs, and kill this process at one of them.
 
     Attributes:
-        counts: How many times each point has been reached.
+        counts: How many times each moment has occurred.
     """
 
     def __init__(self, moment: str = "", number: int = 0) -> None:

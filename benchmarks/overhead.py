@@ -117,7 +117,7 @@ def run(module: LightningModule, data: Any, *, csv: bool = False, record: bool =
 def barebones(
     module: LightningModule, loaders: tuple[Batches, Batches], epochs: int = 2, steps: int | None = None
 ) -> Times:
-    """Return the mean time per epoch, excluding the first, of Lightning's Trainer with all optional features off."""
+    """Return the mean time per epoch of Lightning's Trainer without optional features, excluding the first epoch."""
     quiet_lightning()  # suppresses the list of features that are turned off
     Trainer(
         barebones=True, accelerator="cpu", max_epochs=epochs + 1, limit_train_batches=steps, callbacks=[EpochClock()]

@@ -7,13 +7,13 @@
 `uv` creates the environments in `.cache/peers`, with the torch version of this environment. All toolkits use one thread
 and float32. This project uses fused optimizers, as its configs do, and reuses freed memory, as its command line does.
 
-- tokens: compares training speed with JoeyNMT's own command on Multi30k, English to French, with words that occur at
-  least twice in this project's tokenization. Both use GRUs of size 256 (bidirectional encoder), embeddings of size 256,
+- tokens: compares training speed with JoeyNMT's own command on Multi30k, English to French. Both use the words that
+  occur at least twice in this project's tokenization, GRUs of size 256 (bidirectional encoder), embeddings of size 256,
   additive attention, dropout 0.1, Adam, and 64 pairs per batch (of similar length here, random in JoeyNMT). Target
   tokens, including end-of-sentence, are counted after the first steps and without validation.
-- bleu: trains both for the same number of updates. Reports the seconds, including validation, until a validation BLEU
-  is reached (greedy), the test BLEU (beam 5), and the speed of translating the test split with each toolkit's
-  default batches (here 8,000 positions, sorted by length; in JoeyNMT 64 sentences).
+- bleu: trains both for the same number of updates. Reports the seconds, including validation, until a target BLEU is
+  reached in validation (greedy search), the test BLEU (beam 5), and the speed of translating the test split with each
+  toolkit's default batches (8,000 positions, sorted by length, in this project; 64 sentences in JoeyNMT).
 - images: trains the same nets on Fashion-MNIST with 64 images per batch, Adam, and no augmentation; see `baselines.py`
   and `peers_timm.py`.
 - files: reads JPEG files of two sizes without training, also with the loaders of timm and torchvision; see
@@ -70,7 +70,7 @@ from lit_project.text.tokens import join_words, split_words
 JOEYNMT = ["joeynmt==2.3.0", "importlib_metadata==8.7.0"]
 TIMM = ["timm==1.0.31", f"torchvision=={version('torchvision').partition('+')[0]}"]
 SKIP = 10  # warm-up steps, and the logging interval of JoeyNMT
-UPDATES = {"lit_project": 120, "joeynmt": 40}  # timed updates; batches of similar length vary more
+UPDATES = {"lit_project": 120, "joeynmt": 40}  # timed updates; more for length-sorted batches, which vary more
 RATE = 0.002  # learning rate
 LEVEL = 10  # target validation BLEU
 NEVER = 10**6
@@ -89,7 +89,7 @@ def environment(peer: str, *others: str) -> Path:
 
 
 def output(*command: str | Path, path: str = "") -> str:
-    """Run a command with `path` as PYTHONPATH, and return its output. Raises RuntimeError if it fails."""
+    """Run a command with `path` as PYTHONPATH, and return its output. Raise RuntimeError if the command fails."""
     environ = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "THP_MEM_ALLOC_ENABLE": "0"}
     done = subprocess.run(command, env=environ, text=True, stdout=PIPE, stderr=STDOUT)
     if done.returncode:
@@ -229,7 +229,7 @@ def bleu(quick: bool) -> dict[str, Any]:
 
 
 def images(quick: bool) -> dict[str, Any]:
-    """Measure all pipelines with two nets, print a table for each and return the results."""
+    """Measure all pipelines with two nets, print a table for each net and return the results."""
     steps, python = 20 if quick else 100, environment(*TIMM)
     found: dict[str, Any] = {"versions": TIMM}
 

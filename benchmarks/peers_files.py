@@ -1,4 +1,4 @@
-"""Print the time in which one toolkit's loader turns 1,000 JPEG files into normalized float images of 224×224.
+"""Print how long one toolkit's loader takes to turn 1,000 JPEG files into normalized float images of 224×224.
 
 peers.py runs this script: `peers_files.py TOOLKIT WORKERS FOLDER`. Images keep their aspect ratio and are cropped
 to the centre. Only the second epoch is timed, when workers are running and the files are in memory.

@@ -43,7 +43,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def run(folder: Path, *words: str) -> str:
-    """Run a command in a folder and return its output. Raises RuntimeError if it fails."""
+    """Run a command in a folder and return its output. Raise RuntimeError if the command fails."""
     done = subprocess.run([sys.executable, "-c", PROGRAM, *words], cwd=folder, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"lit-project {' '.join(words)}: {done.stderr}")

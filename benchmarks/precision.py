@@ -2,11 +2,11 @@
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/precision.py
 
-Trains a CNN with `lit-project fit` in a terminal, for each of {float32, bf16-mixed} × {channels_last false, true},
-interleaved. Each round uses one seed for a few epochs of 100 steps (12,800 images). The first epoch is not timed. An
-epoch includes the validation on 5,000 images. Ratios are medians over the rounds. Accuracies are validation accuracies
-after the last epoch. Each difference from float32 is between runs with the same seed, so that it is not confused with
-the variation between seeds.
+Trains a CNN with `lit-project fit` in a terminal, in float32 and bf16-mixed, each with and without channels_last. The
+four variants are interleaved. Each round uses one seed for a few epochs of 100 steps (12,800 images). The first epoch
+is not timed. An epoch includes the validation on 5,000 images. Ratios are medians over the rounds. Accuracies are
+validation accuracies after the last epoch. Each difference from float32 is between runs with the same seed, so that it
+is not confused with the variation between seeds.
 
 bfloat16 is fast only on some processors: see `configs/overlays/bf16.yaml`.
 """
@@ -36,9 +36,9 @@ BASE = "float32"
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="seeds")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds, each with a different seed")
     parser.add_argument("--epochs", type=int, default=4, help="epochs per fit; the first is not timed")
-    parser.add_argument("--threads", type=int, default=1, help="torch threads; one is disturbed least by other jobs")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads; one is least affected by other jobs")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     accuracies: dict[str, list[float]] = {}

@@ -1,8 +1,8 @@
-"""Record a first session in docs/session.md, with the time of each command and screenshots of the pages created.
+"""Record a first session in docs/session.md, with the time of each command and screenshots of the resulting pages.
 
     python benchmarks/session.py          takes minutes; runs in a fresh clone; needs Chromium and uv
 
-The commands run one after the other as shown on the page. Their output is shortened but not otherwise changed.
+The commands run in order, as shown on the page. Their output is shortened, without local paths and progress bars.
 """
 
 import os
@@ -84,7 +84,7 @@ def shown(text: str, first: int, last: int, folder: Path) -> str:
 
 
 def run(command: str, folder: Path) -> tuple[str, float]:
-    """Run a command, and return its output and time. Exits if it fails."""
+    """Run a command, and return its output and time. Exit if the command fails."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     path = f"{folder / '.venv' / 'bin'}:{os.environ['PATH']}"
     environment = {**inherited, "PATH": path, "COLUMNS": "110", "OMP_WAIT_POLICY": "PASSIVE"}

@@ -4,9 +4,9 @@
     OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --where    break down the overhead of a step
 
 All variants train on Fashion-MNIST in one process, interleaved over several rounds. Results are the median, minimum and
-maximum of all rounds. Timing covers complete epochs with training and validation on 5,000 images, from the
-start of an epoch to the start of the next, but not start-up and the first epoch of each fit. CPU seconds of the process
-vary less than wall-clock seconds on a shared machine; with one thread on an idle machine, both are similar.
+maximum of all rounds. An epoch is timed from its start to the start of the next epoch, and includes training and
+validation on 5,000 images. Start-up and the first epoch of each fit are not timed. CPU seconds of the process vary less
+than wall-clock seconds on a shared machine; with one thread on an idle machine, both are similar.
 
 - template: `lit-project fit` in a terminal, with progress bar, metrics.csv, best and last checkpoints, and figures.
 - barebones: a minimal module and loader with Lightning's `Trainer(barebones=True)`, without optional features.
@@ -145,7 +145,7 @@ def compare(title: str, net: dict[str, Any], batch_size: int, steps: int | None,
 
 
 def claims(results: dict[str, Any]) -> dict[str, Any]:
-    """Return the claimed and measured ratios of the measured parts."""
+    """Return the claimed and measured ratios for these parts."""
     promised = {}
     for part, found in results.items():
         name, _, threads = part.partition(", ")
@@ -163,8 +163,8 @@ def main() -> None:
     parser.add_argument("--where", action="store_true", help="only break down the overhead")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=2, help="timed epochs per fit")
-    parser.add_argument("--threads", type=int, default=1, help="torch threads; one is disturbed least by other jobs")
-    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="the file keeps others")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads; one is least affected by other jobs")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="parts to update")
     options = parser.parse_args()
     as_the_program(options.threads)
     if options.where:

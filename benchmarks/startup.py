@@ -6,7 +6,7 @@ Each command runs in a separate process, interleaved over several rounds. Ratios
 seconds vary less than wall-clock seconds on a shared machine. Targets:
 
 - `fit --help`, and `fit` (784-512-512-10, Fashion-MNIST) until its first step is complete: at most 1.2 times the import
-  of LightningCLI, which every Lightning command line needs (and which imports torchvision if it is installed).
+  time of LightningCLI, which every Lightning command line needs (and which imports torchvision if it is installed).
 - `--help`, an unknown command, and `runs` and `compare` with 200 runs, which need no torch: at most 1 s.
 - `predict`, `test`, `export` and `serve` (until its page is ready and it prints the address), with a run of the
   quickstart: at most 2.0 times the CPU time of `import torch`.

@@ -36,7 +36,7 @@ Job = tuple[str, int, int]  # strategy, steps per epoch, seed
 
 
 def known(pretraining: dict[str, Any]) -> dict[Job, float]:
-    """Return the stored test accuracies, if they belong to the same weights."""
+    """Return the stored test accuracies, if they were measured with the same pretrained weights."""
     before = json.loads(FILE.read_text()) if FILE.exists() else {}
     if before.get("pretraining") != pretraining:
         return {}
@@ -57,7 +57,7 @@ def nested(accuracy: dict[Job, float]) -> dict[str, dict[int, dict[int, float]]]
 
 
 def draw(accuracy: dict[Job, float]) -> None:
-    """Print the table, and draw the figure of test errors by images seen."""
+    """Print the table, and plot the test error against the number of images seen."""
     budgets = sorted({steps for _, steps, _ in accuracy})
     figure = new_figure(6, 4)
     axes = figure.add_subplot()

@@ -17,11 +17,11 @@ All variants run in one process, interleaved over several rounds. Results are me
 with their minimum and maximum. Timing covers complete steps: batch creation, forward, loss, backward and optimizer.
 Tokens are target tokens including end-of-sentence, without padding.
 
-The share of peak is the FLOP/s of a step's matrix products divided by that of `torch.mm` on two 2048 × 2048 float32
-matrices, measured in the same round with the same number of threads. `torch.utils.flop_counter` counts the operations
-over the timed batches, including the backward pass and padding. On the CPU it counts the products inside `nn.GRU` (but
-not `nn.LSTM`, which is one fused call). This is checked against the formula 2 · 3 H (E + H) per token before anything
-is measured.
+The share of peak is the FLOP/s of a step's matrix products divided by the FLOP/s of `torch.mm` on two 2048 × 2048
+float32 matrices, measured in the same round with the same number of threads. `torch.utils.flop_counter` counts the
+operations over the timed batches, including the backward pass and padding. On the CPU it counts the products inside
+`nn.GRU` (but not `nn.LSTM`, which is one fused call). Before anything is measured, this is checked against the formula
+2 · 3 H (E + H) per token.
 """
 
 import argparse
@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12, help="batches of 128 pairs per round and net")
     parser.add_argument("--pairs", type=int, default=60, help="pairs per round of the classic loop")
-    parser.add_argument("--threads", type=int, default=1, help="torch threads; one is disturbed least by other jobs")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads; one is least affected by other jobs")
     options = parser.parse_args()
     as_the_program(options.threads)
     torch.set_flush_denormal(True)  # as the command line does

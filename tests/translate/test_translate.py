@@ -92,4 +92,4 @@ def test_terminal_input_is_translated_line_by_line(translate, monkeypatch, tmp_p
     assert translate("--output", str(tmp_path / "all.txt"))[0] == 0
     assert (tmp_path / "all.txt").read_text().splitlines() == given
     monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO(b"")))
-    assert "draws one sentence" in translate("--attention", "x.png")[2]
+    assert "requires exactly one sentence" in translate("--attention", "x.png")[2]

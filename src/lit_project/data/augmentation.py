@@ -66,7 +66,7 @@ class RandomResizedCrop(nn.Module):
         self.size, self.scale, self.ratio = size, scale, ratio
 
     def boxes(self, count: int, height: int, width: int) -> Tensor:
-        """Sample a crop for each of `count` images. Returns the top, left, height and width, int64 `(count, 4)`."""
+        """Sample a crop for each of `count` images. Return the top, left, height and width, int64 `(count, 4)`."""
         found = random_boxes(count, height, width, self.scale, self.ratio)
         middle_w, middle_h = width, height
         if width / height < self.ratio[0]:
@@ -77,7 +77,7 @@ class RandomResizedCrop(nn.Module):
         return torch.where(found[:, 2:3] > 0, found, centred)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Augment uint8 or float images `(B, C, H, W)`. Returns `(B, C, size, size)` with the same dtype."""
+        """Augment uint8 or float images `(B, C, H, W)`. Return `(B, C, size, size)` with the same dtype."""
         height, width = images.shape[2:]
         top, left, h, w = self.boxes(len(images), height, width).to(images.device, non_blocking=True).float().unbind(1)
         # Compute the centres of the output pixels in source coordinates, clamped to the edges of the crop.

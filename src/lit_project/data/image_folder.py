@@ -144,11 +144,11 @@ def _read_splits(root: Path, class_names: list[str] | None, image_size: int) -> 
         classes = _folders_in(root)
         for path in classes:
             if any(name.fullmatch(path.name) for name in SPLIT_FOLDERS.values()):
-                print_once(f"note: {path} is used as a class, because there is no other split and it has no subfolders")
+                print_once(f"note: {path} is used as a class, because it is the only split and has no subfolders")
         if classes and not class_names and not any(is_picture(file) for path in classes for file in path.iterdir()):
             raise DataError(
-                f"the folders in {root} ({', '.join(path.name for path in classes[:4])}) contain no images. "
-                "Put images in CLASS/, or train/CLASS/, val/CLASS/ and test/CLASS/. For empty classes, set class_names"
+                f"the folders in {root} ({', '.join(path.name for path in classes[:4])}) contain no images. Put "
+                "them in CLASS/, or train/CLASS/, val/CLASS/ and test/CLASS/. If CLASS/ has subfolders, set class_names"
             )
         return {"train": Pictures(root, class_names, image_size)}
     if "train" not in folders:
@@ -164,7 +164,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
-    """Return the folder of each existing split. A single folder with files but no subfolders is treated as a class."""
+    """Return the folder of each existing split. A lone split folder with files but no subfolders counts as a class."""
     found: dict[str, Path] = {}
     for split, name in SPLIT_FOLDERS.items():
         folders = [path for path in _folders_in(root) if name.fullmatch(path.name)]

@@ -41,7 +41,7 @@ class FashionMNIST(ImageData):
         self.mean, self.std = [self.MEAN_STD[0]], [self.MEAN_STD[1]]
 
     def prepare_data(self) -> None:
-        """Download missing or corrupt archives and unpack them. Lightning calls this in only one process."""
+        """Download missing or corrupt archives and unpack them. Lightning calls this in one process per node."""
         if self.new is not None:
             return
         from torchvision.datasets.utils import check_integrity

@@ -76,7 +76,7 @@ class CSV(TabularData):
             if not features:
                 raise DataError(f"{file} has no feature column: add one, or change target_names")
             last = source.read(targets, "; targets must be numbers")
-            table = torch.cat([source.read(features, "; feature_names can leave the column out"), last], dim=1)
+            table = torch.cat([source.read(features, "; exclude the column with feature_names"), last], dim=1)
         super().__init__(
             features=table[:, : len(features)],
             targets=table[:, len(features) :],

@@ -14,7 +14,7 @@ class Dropout(nn.Dropout):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """In training, set elements to 0 with probability `p`, and divide others by 1 - `p`. Accepts any shape."""
+        """In training, set elements to 0 with probability `p`, and divide the others by 1 - `p`. Accepts any shape."""
         dropped = round(self.p * LEVELS)
         plain = type(x) is Tensor and x.device.type == "cpu"
         if not (self.training and plain and 0 < dropped < LEVELS):

@@ -18,7 +18,7 @@ def at_least_float32(values: Tensor) -> Tensor:
 class SmoothedCrossEntropy(nn.CrossEntropyLoss):
     """Cross-entropy with a target of 1 - ε for the correct class and ε/(K - 1) for every other class.
 
-    This is the "smoothed target" of classic translation code. torch's `label_smoothing` spreads its value over all K
+    This is the "smoothed target" of classic translation code. torch's `label_smoothing` spreads ε evenly over all K
     classes, including the correct class (Szegedy et al., 2016). A `label_smoothing` of ε K / (K - 1) is equivalent.
 
     Args:

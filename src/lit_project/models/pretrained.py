@@ -35,7 +35,7 @@ def download(architecture: str, name: str) -> dict[str, Tensor]:
     try:
         with torch.random.fork_rng(devices=[]):  # torchvision's initialization must not affect later random numbers.
             return get_model(architecture, weights=weights, progress=False).state_dict()
-    except Exception as error:  # A missing network or a truncated file can raise errors of many types.
+    except Exception as error:  # A failed connection or a truncated file can raise errors of many types.
         file = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
         reason = (str(error) or type(error).__name__).splitlines()[0]
         what = "is damaged: delete it" if file.exists() else f"does not exist: download it from {weights.url}"
@@ -56,7 +56,7 @@ def from_file(path: Path) -> dict[str, Tensor]:
 
 
 def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
-    """Replace the prefixes of parameter names. The longest matching prefix is used. None drops a parameter.
+    """Replace the prefixes of parameter names. The longest match is used. Parameters mapped to None are dropped.
 
     For example, if `encoder.` maps to `backbone.` and the empty prefix to `head.`, `encoder.x` becomes `backbone.x` and
     `y` becomes `head.y`.
@@ -117,9 +117,9 @@ class TorchvisionNet(nn.Module):
 
     It consists of `head` and `backbone`, whose modules have torchvision's names (`backbone.conv1`…). For greyscale
     images, the weights of the first convolution are summed over its input channels. The output is then the same as for
-    an RGB image with three equal channels, at a third of the cost. The weights of GoogLeNet and Inception v3 expect
-    values in [-1, 1]. For greyscale images, set the mean and standard deviation to 0.5. For colour images, keep
-    `ImageFolder`'s default values, because torchvision's `transform_input` expects ImageNet's normalisation.
+    an RGB image with three equal channels, but this layer costs only a third. The weights of GoogLeNet and Inception
+    v3 expect values in [-1, 1]. For greyscale images, set the mean and standard deviation to 0.5. For colour images,
+    keep `ImageFolder`'s default values, because torchvision's `transform_input` expects ImageNet's normalisation.
 
     Args:
         input_shape: shape `(C, H, W)` of one image; set from the data.

@@ -11,7 +11,7 @@ class BilinearPool(nn.Module):
     """Bilinear pooling of a network's features with themselves (Lin, RoyChowdhury & Maji, 2015).
 
     For features `x_p` at P positions, it computes `z = Σ_p x_p x_pᵀ / P`, `y = sign(z) √|z|` and `y / ‖y‖`. This
-    distinguishes fine-grained classes by which features occur together. Since the head needs K² weights per class,
+    distinguishes fine-grained classes by the features that occur together. Since the head needs K² weights per class,
     the number of channels can be reduced first.
 
     Args:

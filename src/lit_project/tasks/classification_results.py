@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Calibration(Metric):
-    """Samples, confidences and correct predictions, summed in 15 equal confidence bins (Guo et al., 2017)."""
+    """Samples, total confidence and correct predictions in 15 confidence bins of equal width (Guo et al., 2017)."""
 
     sums: Tensor  # (3, 15)
 

@@ -47,7 +47,7 @@ class Mixing:
         return not self.off_last_epochs or epochs is None or epoch < epochs - self.off_last_epochs
 
     def __call__(self, images: Tensor, targets: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-        """Mix float images `(B, C, H, W)` and int64 targets `(B,)`. Returns images and probabilities `(B, K)`."""
+        """Mix float images `(B, C, H, W)` and int64 targets `(B,)`. Return images and probabilities `(B, K)`."""
         target_BK = F.one_hot(targets, num_classes).to(torch.promote_types(images.dtype, torch.float32))
         mix, cut = torch.rand(2).tolist()
         if mix >= self.probability:

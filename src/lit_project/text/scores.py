@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
-# Languages without spaces between words. sacrebleu tokenises Chinese and splits all other text into characters.
+# Languages without spaces between words, and their tokenisers in sacrebleu. "char" splits text into characters.
 UNSPACED = {"zh": "zh", "ja": "char", "th": "char", "lo": "char", "km": "char", "my": "char", "bo": "char"}
 
 
@@ -27,7 +27,7 @@ def corpus_scores(
         language: language code, such as `en`.
 
     Returns:
-        For each metric, a score from 0 to 100 and sacrebleu's signature, which specifies how it was computed.
+        For each metric, a score from 0 to 100 and sacrebleu's signature, which specifies how the score was computed.
     """
     from sacrebleu.metrics import BLEU, CHRF
 

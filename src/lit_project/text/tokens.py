@@ -16,7 +16,7 @@ SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")  # in the order of their ids
 
 @cache
 def _token(marks: str) -> re.Pattern[str]:
-    r"""Match numbers with separators, words with inner apostrophes or hyphens, and repeated symbols ("...", "--").
+    r"""Return a pattern for numbers (1,000), words with inner apostrophes or hyphens, and repeated symbols ("--").
 
     Combining marks, such as Hindi vowel signs, are parts of words, although Python's `\w` does not include them.
     """

@@ -12,7 +12,7 @@ from lit_project.text.tokens import BOS, EOS, JOINER, PAD, SPECIALS, UNK, join_w
 
 
 class Vocabulary(ABC):
-    """Base class for the tokens of one or more languages. The four special tokens have ids 0 to 3.
+    """Base class for vocabularies of one or more languages. The four special tokens have ids 0 to 3.
 
     Attributes:
         language: language code, such as "en", or "en+fr" for a joint vocabulary.

@@ -54,7 +54,7 @@ def test_evaluation_batches_contain_sentences_references_and_memory(corpus, tmp_
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target": "de"}, "no translations from en to de: it has en, fr"),
+        ({"target": "de"}, "no translations from en to de: its languages are en, fr"),
         ({"target": "en"}, "from en to en"),
         ({"vocabulary_size": 4}, "vocabulary_size"),
         ({"min_freq": 0}, "min_freq"),

@@ -46,10 +46,10 @@ class TranslationData(SplitData):
         joint: use one subword vocabulary for both languages.
         min_freq: minimum frequency of words in the training pairs. Rarer words are unknown.
         max_length: maximum number of tokens per sentence, excluding BOS and EOS.
-        overlong: how to treat training pairs that exceed `max_length`. Their number is printed. If evaluation
-            pairs are provided separately, their sources are truncated and no pair is dropped. If evaluation pairs come
-            from the training pairs, `drop` is applied before the split. In this case, a sentence's length is its number
-            of words, plus punctuation marks if the vocabulary contains whole words.
+        overlong: how to treat training pairs that exceed `max_length`. Their number is printed. Evaluation pairs
+            that are provided separately are never dropped, but their sources are truncated. If evaluation pairs are
+            held out from the training pairs, `drop` is applied before the split. In this case, a sentence's length is
+            its number of words, plus its number of punctuation marks if `vocabulary` is `word`.
         lowercase: convert both sides to lower case.
         strip_accents: remove accents from both sides.
         space_punctuation: insert spaces between words and punctuation marks.
@@ -97,7 +97,7 @@ class TranslationData(SplitData):
     ) -> None:
         super().__init__(batch_size, seed=seed, global_batch_size=global_batch_size, folds=folds, fold=fold)
         if source == target or (self.LANGUAGES and not {source, target} <= set(self.LANGUAGES)):
-            hint = f"it has {', '.join(self.LANGUAGES)}" if self.LANGUAGES else "set two different languages"
+            hint = f"its languages are {', '.join(self.LANGUAGES)}" if self.LANGUAGES else "set two different languages"
             raise DataError(f"{type(self).__name__} has no translations from {source} to {target}: {hint}")
         self.root = Path(root).expanduser()
         self.source, self.target = source, target

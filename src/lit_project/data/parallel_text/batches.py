@@ -60,7 +60,7 @@ class TokenBatches(EpochBatches):
         share: the arguments `seed`, `num_replicas`, `rank` and `accumulate` of `EpochBatches`.
 
     Raises:
-        DataError: not exactly one size is set, the size is below 1, there are fewer pairs than processes, or
+        DataError: no size or several sizes are set, the size is below 1, there are fewer pairs than processes, or
             the global size is not divisible by the number of processes and micro-batches.
     """
 

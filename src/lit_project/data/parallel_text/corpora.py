@@ -55,7 +55,7 @@ TIMEOUT = 60  # maximum seconds without receiving data
 
 
 def fetch(path: Path, address: str) -> None:
-    """Download `address` to `path`, and check that it is a readable archive of UTF-8 text.
+    """Download `address` to `path`, and check that the file contains UTF-8 text, plain or compressed.
 
     Raises:
         DataError: the download fails, or the file is not readable. The message explains how to add the file.

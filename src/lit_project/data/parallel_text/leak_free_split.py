@@ -78,7 +78,7 @@ def leak_free_split(pairs: Pairs, *, val: int = 0, test: int = 0) -> dict[str, n
         if sizes[taken].sum() < wanted:
             raise DataError(
                 f"--data.{name}_size={wanted} is too large: only {int(sizes[free].sum())} of {len(pairs)} pairs "
-                "are left that can be held out without sharing a sentence with train"
+                "can still be held out without sharing a sentence with train"
             )
         owner[taken] = number
     split = {name: np.flatnonzero(owner[labels] == number) for number, name in enumerate(("train", "val", "test"))}

@@ -51,7 +51,7 @@ class VocabularyOptions:
 def build(
     pairs: Pairs, languages: tuple[str, str], options: VocabularyOptions, folder: Path
 ) -> tuple[Vocabulary, Vocabulary]:
-    """Build the source and target vocabularies from prepared training pairs. If joint, both are the same object.
+    """Build the source and target vocabularies from prepared training pairs. With `joint`, both are the same object.
 
     Trained subword models are cached in `folder` for later runs.
 

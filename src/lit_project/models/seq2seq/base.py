@@ -80,8 +80,8 @@ class Seq2Seq(nn.Module):
 
     Attributes:
         shared_embeddings: whether source and target tokens with the same id share an embedding.
-        vocabulary_weights: beginnings of the names of weights that have one row per token. `--init_from` does not load
-            them if the vocabulary differs. Change this if your layers have other names.
+        vocabulary_weights: name prefixes of the weights that have one row per token. `--init_from` does not load these
+            weights if the vocabulary differs. Override this attribute if your layers have other names.
     """
 
     shared_embeddings = False

@@ -111,7 +111,7 @@ class RNNDecoder(nn.Module):
     The sizes are E for embeddings, H for hidden states, D for source states, and O for the output layer's input.
     """
 
-    FEEDS: ClassVar[bool]  # whether the RNN also gets contexts; `combine` then also gets embedded tokens
+    FEEDS: ClassVar[bool]  # whether the RNN also receives contexts, and `combine` also receives embedded tokens
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class RNNDecoder(nn.Module):
 
 
 class AttentionAfter(RNNDecoder):
-    """Decoder whose RNN only processes the target. Each of its states then attends to the source (Luong et al., 2015).
+    """Decoder whose RNN only processes the target. Each RNN state then attends to the source (Luong et al., 2015).
 
     The attention does not affect the next step, so a teacher-forced target needs a single RNN call. The decoder
     supports dot and general attention, or no attention (Sutskever et al., 2014).
@@ -221,7 +221,7 @@ class RNNSeq2Seq(Seq2Seq):
         bidirectional: use a bidirectional encoder.
         cell: `gru` or `lstm`.
         attention: `none`, `location` (classic tutorial), `additive` (Bahdanau), `dot` or `general` (Luong). `dot`
-            and `general` process all tokens at once and are therefore faster. `dot` requires a unidirectional encoder.
+            and `general` train faster, as they process all tokens at once. `dot` requires a unidirectional encoder.
         bridge: initial decoder state, `linear` (tanh of a linear map of the encoder's final state), `copy` (the final
             state itself, which requires the same sizes and number of layers) or `zero`.
         tied_embeddings: share the weights between the output layer and the target embedding (Press & Wolf, 2017).
@@ -307,7 +307,7 @@ class RNNSeq2Seq(Seq2Seq):
             finals = tuple(part.unflatten(1, self.decoder_shape) for part in parts)
         elif self.bridge_kind == "zero":
             finals = tuple(final.new_zeros(final.shape[0], *self.decoder_shape) for final in finals)
-        # Autocast computes the bridge in half precision, but the RNN in float32.
+        # With autocast, the bridge runs in half precision, but the RNN may run in float32.
         return tuple(final.to(memory.states.dtype) for final in finals)
 
     def decode(self, tokens_BT: Tensor, state: Any, memory: Memory, attention: bool = False) -> Decoded:

@@ -112,7 +112,7 @@ class DecoderLayer(nn.Module):
 
         Args:
             x_BTD: states of the new tokens.
-            before_BPX: keys and values of the P previous tokens, returned by the last call. In the first call, P = 0.
+            before_BPX: keys and values of the P previous tokens, returned by the previous call. At first, P = 0.
             memory: encoder output. Its `keys` are this layer's `source_keys` or None.
             need_weights: whether to return attention weights, averaged over heads.
         """

@@ -53,7 +53,7 @@ def translate(args: Sequence[str]) -> int:
     # Check the input first, because loading the checkpoint takes longer.
     sentences = [] if on_terminal else sentences_of(options)
     if options.attention is not None and len(sentences) != 1:
-        raise UserError(f"--attention draws one sentence, but got {len(sentences)}")
+        raise UserError(f"--attention requires exactly one sentence, got {len(sentences)}")
     task = load(_checkpoint(options))
     names = ("beam_size", "n_best", "length_penalty", "no_repeat_ngram", "max_length_ratio")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}

@@ -141,10 +141,10 @@ class Translator(Task):
         self._baselines: dict[int, dict[str, float]] = {}  # baseline scores, keyed by a hash of the texts
 
     def configure_model(self) -> None:
-        """Shard the model. Each part of a sharded model must run exactly once per step.
+        """Shard the model if requested. Each part of a sharded model must run exactly once per step.
 
         Raises:
-            UserError: `teacher_forcing_ratio` is below 1, so the decoder would run once per token.
+            UserError: a sharded decoder would run once per token, because `teacher_forcing_ratio` is below 1.
         """
         if self.device_mesh is not None and min(ratio for _, ratio in self.forcing_points) < 1:
             raise UserError("sharding does not support teacher_forcing_ratio below 1: set it to 1.0")
