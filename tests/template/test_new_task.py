@@ -5,10 +5,13 @@ import re
 import shutil
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 from copies import ALL, ROOT, SCRIPTS, commit, git, refused, run
+from torch import nn
+from torch.nn.functional import cross_entropy
 
 from lit_project.tasks.classification import Classifier
 from lit_project.tasks.several_optimizers import Part, SeveralOptimizers
@@ -115,11 +118,28 @@ def test_two_processes_report_the_same_metrics_as_one(project, kind, tmp_path):
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
-def test_a_text_task_trains_with_several_optimizers(trainer):
+def execute(kind, *parts):
+    """Return the classes in the files of a task of a kind."""
     made = {"__name__": "tried"}
-    for part in ("data", "model"):
-        text = (SCRIPTS / "task_kinds" / "sequence" / f"{part}.txt").read_text()
+    for part in parts:
+        text = (SCRIPTS / "task_kinds" / kind / f"{part}.txt").read_text()
         exec(fill_placeholders(text, "tried", "lit_project"), made)
+    return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_segmentation_loss_is_computed_in_float32(dtype):
+    """In float16, the sum over all pixels would overflow."""
+    made = execute("segmentation", "task")
+    net, sgd = nn.Conv2d(1, 3, 1), partial(torch.optim.SGD, lr=0.1)
+    task = made["TriedSegmenter"](net, ["a", "b", "c"], [0.4], [0.3], optimizer=sgd).to(dtype)
+    images, masks = torch.rand(1, 1, 256, 256), torch.randint(3, (1, 256, 256))
+    loss = task.training_step(SimpleNamespace(images=images, targets=masks), 0)
+    assert loss.item() == pytest.approx(cross_entropy(task(images).float(), masks).item(), rel=1e-4)
+
+
+def test_a_text_task_trains_with_several_optimizers(trainer):
+    made = execute("sequence", "data", "model")
     data = made["TriedData"]()
     net = made["TriedNet"](data.input_size, data.num_classes)
     adam = partial(torch.optim.AdamW, lr=0.01)

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.strategies import DDPStrategy
 from small_images import Images
 from torch import nn
@@ -120,6 +121,23 @@ def test_feature_extraction_excludes_the_backbone_from_training(trainer):
     trainer(max_epochs=2, callbacks=[Unfreezing({"net.body": None}), watch]).fit(module, datamodule=Images())
     assert watch.moved == [{"net.head.weight", "net.head.bias"}] * 2
     assert watch.groups == [[2]] * 2
+
+
+class Late(BoringModel):
+    """Module that creates two layers with the same weight in `setup`."""
+
+    def setup(self, stage):
+        self.layer = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
+        self.layer[1].weight = self.layer[0].weight
+
+
+@pytest.mark.parametrize(("frozen", "other"), [(0, 1), (1, 0)])
+def test_freezes_a_tied_weight_of_layers_created_in_setup(trainer, frozen, other):
+    module, watch = Late(), Watch()
+    schedule = {f"layer.{frozen}": 1, f"layer.{other}": 0}
+    callbacks = [Unfreezing(schedule), watch]
+    trainer(max_epochs=2, limit_train_batches=1, limit_val_batches=0, callbacks=callbacks).fit(module)
+    assert watch.moved == [{f"layer.{other}.bias"}, set(module.state_dict())]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.strategies import DDPStrategy
 from small_images import Images
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from helpers import SaveAt, Versioned
 from lit_engine.callbacks.averaging import EMA, SWA
@@ -76,24 +76,66 @@ def test_swa_with_batch_norm_needs_a_data_module_with_a_loader_method(trainer):
         trainer(max_epochs=2, limit_val_batches=0, callbacks=[SWA()]).fit(task(), loader)
 
 
-class OfRows(BoringModel):
-    def step(self, batch):
-        return super().step(batch[0])
+class TwoInputs(BoringModel):
+    """Model with batch norm whose inputs are two tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 2))
+
+    def forward(self, rows, shift):
+        return self.layer(rows + shift)
+
+    def training_step(self, batch, batch_idx):
+        rows, shift = batch.values() if isinstance(batch, dict) else batch
+        return self.loss(self(rows, shift))
+
+
+class OneDict(TwoInputs):
+    """Model whose input is a dict, which comes before the target in a batch."""
+
+    def forward(self, inputs):
+        return super().forward(**inputs)
+
+    def training_step(self, batch, batch_idx):
+        return self.loss(self(batch[0]))
+
+
+class Stream(IterableDataset):
+    """Samples whose number is unknown."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __iter__(self):
+        return iter(self.samples)
 
 
 class Rows(LightningDataModule):
+    def __init__(self, samples):
+        super().__init__()
+        self.samples = samples
+
     def loader(self, split):
-        return DataLoader(TensorDataset(torch.arange(64.0).view(8, 8)), batch_size=4)
+        return DataLoader(self.samples, batch_size=4)
 
     def train_dataloader(self):
         return self.loader("train")
 
 
-def test_a_loader_method_may_return_an_ordinary_dataloader(trainer):
-    module = OfRows()
-    module.layer = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 2))
-    trainer(max_epochs=1, limit_val_batches=0, callbacks=[SWA(start=0)]).fit(module, datamodule=Rows())
-    assert module.layer[0].running_mean.tolist() == list(range(28, 36))
+PAIRS = [(row, torch.ones(8)) for row in torch.arange(64.0).view(8, 8)]
+DICTS = [{"rows": row, "shift": shift} for row, shift in PAIRS]
+
+
+@pytest.mark.parametrize(
+    ("kind", "samples"),
+    [(TwoInputs, PAIRS), (TwoInputs, DICTS), (TwoInputs, Stream(PAIRS)), (OneDict, [(row, 0) for row in DICTS])],
+    ids=["tuples", "dicts", "unknown length", "dicts and targets"],
+)
+def test_a_loader_method_may_return_an_ordinary_dataloader(trainer, kind, samples):
+    module = kind()
+    trainer(max_epochs=1, limit_val_batches=0, callbacks=[SWA(start=0)]).fit(module, datamodule=Rows(samples))
+    assert module.layer[0].running_mean.tolist() == list(range(29, 37))
 
 
 @pytest.mark.parametrize("step", [STEPS, STEPS + 2])
@@ -240,6 +282,21 @@ def test_frozen_batch_norm_keeps_its_statistics(trainer):
     callbacks = [Unfreezing({"net.2": None}), SWA(start=1)]
     trainer(max_epochs=2, callbacks=callbacks).fit(module, datamodule=Images())
     assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
+
+
+class Late(BoringModel):
+    """Module that replaces its layer in `setup`."""
+
+    def setup(self, stage):
+        self.layer = nn.Linear(32, 3)
+
+
+@pytest.mark.parametrize(("average", "share"), [(EMA(0.999), 2 / 11), (SWA(0), 0)], ids=["EMA", "SWA"])
+def test_averages_layers_created_in_setup(trainer, average, share):
+    module, seen = Late(), Ends()
+    trainer(max_epochs=1, limit_train_batches=2, limit_val_batches=0, callbacks=[seen, average]).fit(module)
+    one, other = (weights["layer.weight"] for weights in seen.steps)
+    assert torch.allclose(module.layer.weight, share * one + (1 - share) * other, atol=1e-6)
 
 
 def test_start_may_be_a_fraction_of_the_run_and_invalid_starts_are_errors(trainer):

@@ -83,6 +83,16 @@ def test_warm_up_followed_by_cosine_matches_the_formula(train, milestone, border
     assert task.rates == close(warm + [cosine(step, 20 - border) for step in range(20 - border)])
 
 
+def test_a_recursive_scheduler_starts_at_the_optimizer_rate_after_a_warm_up(train):
+    class Decay(torch_schedulers.LRScheduler):
+        def get_lr(self):
+            return [group["lr"] * (0.9 if self.last_epoch else 1.0) for group in self.optimizer.param_groups]
+
+    parts = [partial(LinearLR, start_factor=0.1), Decay]
+    task = train(Schedule(partial(SequentialLR, schedulers=parts, milestones=[4]), "step"))
+    assert task.rates == close([LR * line(step, 4, 0.1) for step in range(4)] + [LR * 0.9**step for step in range(6)])
+
+
 def test_factors_of_several_schedules_are_multiplied(train):
     factors = [
         partial(LinearLR, start_factor=0.2),

@@ -17,6 +17,12 @@ def net():
     return nn.ModuleDict({"body": body, "head": nn.Linear(2, 3)})
 
 
+def tied():
+    module = nn.ModuleDict({"embedding": nn.Embedding(3, 2), "output": nn.Linear(2, 3)})
+    module["output"].weight = module["embedding"].weight
+    return module
+
+
 def optimizer(module, groups):
     sgd = partial(torch.optim.SGD, lr=0.1, weight_decay=0.01)
     return build_optimizer(sgd, groups(module))
@@ -40,6 +46,13 @@ def test_groups_by_module_path_have_their_own_rate_and_options():
     assert (base["name"], base["lr"], base["weight_decay"]) == ("base", 0.1, 0.01)
     assert (head["name"], head["lr"], head["weight_decay"]) == ("head", 1.0, 0.5)
     assert names(module, head) == {"head.weight", "head.bias"}
+
+
+def test_a_tied_parameter_can_be_matched_by_each_of_its_names():
+    module = tied()
+    optim = optimizer(module, ParameterGroups([Group("tied", ["output.weight"], lr_factor=10)]))
+    everything_once(module, optim)
+    assert [names(module, group) for group in optim.param_groups] == [{"output.bias"}, {"embedding.weight"}]
 
 
 def test_norms_and_biases_can_be_excluded_from_weight_decay():
@@ -98,10 +111,14 @@ def test_layers_of_a_stage_are_its_blocks():
             lambda: ParameterGroups([Group("a", ["head"]), Group("b", ["*.bias"])])(net()),
             "head.bias is matched by a and by b",
         ),
+        (
+            lambda: ParameterGroups([Group("a", ["embedding"]), Group("b", ["output"])])(tied()),
+            "embedding.weight = output.weight is matched by a and by b",
+        ),
         (lambda: ParameterGroups([Group("a", ["head"])], layer_decay=0.5), "set either groups or a layer_decay"),
         (lambda: ParameterGroups([Group("a", ["head"]), Group("a", ["body"])]), "names must be unique"),
     ],
-    ids=["one layer", "no match", "overlap", "groups and layer_decay", "duplicate names"],
+    ids=["one layer", "no match", "overlap", "tied weights", "groups and layer_decay", "duplicate names"],
 )
 def test_rejects_invalid_groups(make, message):
     with pytest.raises(UserError, match=message):

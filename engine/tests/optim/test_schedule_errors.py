@@ -126,7 +126,8 @@ def test_rejects_multiplying_schedules_that_are_not_factors(error_of):
         assert "cannot be multiplied with other" in message
 
 
-def test_cycles_and_sequences_cannot_be_part_of_a_sequence(error_of):
+def test_rejects_schedulers_that_cannot_start_at_a_milestone_of_a_sequence(error_of):
     inner = partial(SequentialLR, schedulers=[LinearLR, CosineAnnealingLR], milestones=[3])
-    for scheduler in (ONE_CYCLE, inner):
+    factors = partial(torch_schedulers.MultiplicativeLR, lr_lambda=lambda step: 0.9)
+    for scheduler in (ONE_CYCLE, factors, inner):
         assert "cannot be part of a SequentialLR" in error_of(sequence(3, schedulers=[LinearLR, scheduler]))

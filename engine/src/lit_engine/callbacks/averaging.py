@@ -40,9 +40,7 @@ class Average(WeightAveraging):
                 raise UserError(f"{names[0]} does not support sharded weights: remove it, or use the strategy ddp")
             if str(trainer.precision).endswith("-true") and trainer.precision != "32-true":
                 raise UserError(f"{names[0]} needs float32 weights: use 32-true or mixed, not {trainer.precision}")
-            self.create(trainer, pl_module)
-            if not isinstance(pl_module, Task):
-                call_after_setup(pl_module, lambda: self._create_again(trainer, pl_module))
+            call_after_setup(pl_module, lambda: self.create(trainer, pl_module))  # its `setup` may create layers
 
     def create(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Create the average as a copy of the module."""
@@ -53,12 +51,6 @@ class Average(WeightAveraging):
         average.n_averaged = average.n_averaged.cpu()  # a counter on a GPU would make each step wait
         load = average.load_state_dict
         average.load_state_dict = lambda state: load(with_versions(state, average))
-
-    def _create_again(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Replace the average if the module's `setup` created layers."""
-        before, now = (list(one.state_dict()) for one in (get_averaged_model(self).module, pl_module))
-        if before != now:
-            self.create(trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(trainer, pl_module, checkpoint)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.nn import Parameter
 
 from lit_engine._lightning import BatchNorm, wrap_again
 from lit_engine.checkpoints.callback import fast_dev_run
@@ -47,6 +48,11 @@ class Unfreezing(Callback):
         begins = self.first_epoch_of(name)
         return begins is None or epoch < begins
 
+    def _frozen(self, pl_module: LightningModule, epoch: int) -> set[Parameter]:
+        """Return the parameters that are frozen in an epoch. A tied parameter is frozen if one of its names is."""
+        named = pl_module.named_parameters(remove_duplicate=False)
+        return {parameter for name, parameter in named if self.is_frozen(name, epoch)}
+
     def of_first_epoch(self) -> "Unfreezing":
         """Return a callback for the learning rate search that never unfreezes the parts frozen in epoch 0."""
         return Unfreezing({path: None if epoch != 0 else 0 for path, epoch in self.schedule.items()})
@@ -55,10 +61,7 @@ class Unfreezing(Callback):
         """Check the schedule. Parameters that are never trained are excluded from the optimizer."""
         if stage != "fit":
             return
-        if isinstance(pl_module, Task):
-            self._freeze(pl_module)
-        else:  # its `setup` may create layers
-            call_after_setup(pl_module, lambda: self._freeze(pl_module))
+        call_after_setup(pl_module, lambda: self._freeze(pl_module))  # its `setup` may create layers
 
     def _freeze(self, pl_module: LightningModule) -> None:
         modules = dict(pl_module.named_modules())
@@ -68,7 +71,7 @@ class Unfreezing(Callback):
             if path not in modules or not path:
                 hint = did_you_mean(path, filter(None, modules))
                 raise UserError(f"Unfreezing: the model has no module {path!r}{hint}")
-        if all(self.is_frozen(name, 0) for name, _ in pl_module.named_parameters()):
+        if {*pl_module.parameters()} <= self._frozen(pl_module, 0):
             raise UserError("Unfreezing: nothing is left to train in epoch 0")
         for name, parameter in pl_module.named_parameters(remove_duplicate=False):
             if self.first_epoch_of(name) is None:
@@ -93,12 +96,12 @@ class Unfreezing(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         epoch = trainer.current_epoch
-        changed = False
+        frozen, changed = self._frozen(pl_module, epoch), False
         for name, parameter in pl_module.named_parameters(remove_duplicate=False):
             # The model itself may freeze other parameters.
             if self.first_epoch_of(name) is None or not self._find_rule(name):
                 continue
-            trains = not self.is_frozen(name, epoch)
+            trains = parameter not in frozen
             changed |= parameter.requires_grad != trains
             parameter.requires_grad_(trains)
             if not trains:

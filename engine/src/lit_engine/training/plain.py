@@ -62,9 +62,11 @@ def call_forward(module: LightningModule, names: Iterable[str], inputs: Iterable
 
 
 def forward_batch(module: LightningModule, batch: Any) -> Any:
-    """Pass a batch, or the inputs in it, to `forward` (see `inputs_of`)."""
+    """Pass a batch, or the inputs in it, to `forward` (see `inputs_of`). The first element may be a dict of inputs."""
     if _takes_batch(module, batch):
         return module(batch)
+    if isinstance(batch, tuple | list) and not isinstance(batch[0], Tensor):
+        return module(batch[0])
     inputs = inputs_of(module, batch)
     return call_forward(module, inputs, inputs.values())
 
