@@ -21,6 +21,8 @@ from lit_engine.training.parameter_groups import Group, ParameterGroups
 from toy.tasks import ImageClassifier
 
 SCHEDULE = {"net.body": 2, "net.body.top": 1}
+FIT = f"fit -c configs/quickstart.yaml {TINY} --test_after_fit=false"
+LAYER = "net.layers.1"
 
 
 class Body(nn.Module):
@@ -68,6 +70,12 @@ class Watch(Callback):
         self.groups.append([len(group["params"]) for group in optimizer.param_groups])
 
 
+def callbacks(schedule):
+    """Return options for a run with Unfreezing."""
+    unfreezing = {"class_path": "Unfreezing", "init_args": {"schedule": schedule}}
+    return ["--trainer.callbacks", json.dumps([{"class_path": "Checkpoint"}, unfreezing])]
+
+
 def inside(names, *paths):
     return {name for name in names if name.startswith(tuple(path + "." for path in paths))}
 
@@ -99,21 +107,33 @@ def test_resuming_within_a_stage_gives_the_same_final_weights(trainer, tmp_path)
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize(("before", "now", "trains"), [(1, 0, True), (0, 1, False)])
+@pytest.mark.parametrize(("before", "now", "trains"), [
+    ({LAYER: 1}, {LAYER: 0}, True), ({LAYER: 0}, {LAYER: 1}, False), ({LAYER: 1}, {}, True),
+])  # fmt: skip
 def test_a_changed_schedule_also_applies_to_the_rest_of_the_epoch(lit, monkeypatch, before, now, trains):
-    callbacks = [
-        {"class_path": "Checkpoint"},
-        {"class_path": "Unfreezing", "init_args": {"schedule": {"net.layers.1": before}}},
-    ]
-    fit = f"fit -c configs/quickstart.yaml {TINY} --epochs 2 --test_after_fit=false"
     with monkeypatch.context() as patch:
         at_call(patch, ImageClassifier, "training_step", 5, signal.SIGTERM)
-        run = lit(fit, ["--trainer.callbacks", json.dumps(callbacks)]).run
+        run = lit(f"{FIT} --epochs 2", callbacks(before)).run
     weights = [read(run / "checkpoints" / "last.ckpt")["state_dict"]["net.layers.1.weight"]]
     at_call(monkeypatch, ImageClassifier, "training_step", 3, signal.SIGTERM)
-    lit(f"fit {run}", ["--trainer.callbacks.schedule", json.dumps({"net.layers.1": now})])
+    lit(f"fit {run}", callbacks(now))
     weights.append(read(run / "checkpoints" / "last.ckpt")["state_dict"]["net.layers.1.weight"])
     assert torch.equal(*weights) != trains
+
+
+def test_permanently_frozen_layers_can_only_change_in_a_fork(lit):
+    fit = f"{FIT} --model.net.norm=batch --model.optimizer.fused=false --model.schedulers=null --epochs"
+    run = lit(f"{fit} 1", callbacks({LAYER: None, "net.layers.2": None})).run
+    other = callbacks({"net.layers.2": None, "net.layers.4": None})  # trains equally many parameters
+    resumed = lit(f"fit {run} --epochs 2", other)
+    assert resumed.status == 2
+    assert "the optimizer of this run trains other parameters" in resumed.err
+    forked = lit(f"fit --fork {run} --epochs 2 --name other", other)
+    assert forked.status == 0, forked.err
+    assert "its state is not restored" in forked.err
+    whole = lit(f"fit --fork {run} --epochs 2 --name whole", callbacks({})).run
+    one, other = (read(path / "checkpoints" / "last.ckpt")["state_dict"] for path in (run, whole))
+    assert [name for name in one if name.startswith("net.") and torch.equal(one[name], other[name])] == []
 
 
 def test_feature_extraction_excludes_the_backbone_from_training(trainer):

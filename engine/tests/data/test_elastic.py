@@ -46,7 +46,7 @@ def test_a_run_may_switch_between_batch_size_and_global_batch_size_mid_epoch():
     for _ in range(6):
         next(begun)
     new.load_state_dict(old.state_dict())
-    assert new.state_dict() == {"epoch": 0, "position": 2, "batch": 24, "step": 24}
+    assert new.state_dict() == {"epoch": 0, "position": 2, "seed": 3, "batch": 24, "step": 24}
     old.load_state_dict(new.state_dict())
     assert (old.position, old.recut) == (6, True)
     with pytest.raises(DataError, match=r"Each step had 24 samples .* now has 16: .* data.global_batch_size"):

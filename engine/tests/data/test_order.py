@@ -165,20 +165,22 @@ def test_prefetching_workers_do_not_advance_the_saved_position():
     ahead = loader(num_workers=1)
     batches = iter(ahead)
     seen = [next(batches), next(batches)]
-    assert ahead.state_dict() == {"epoch": 0, "position": 2, "batch": 6, "step": 6}
+    assert ahead.state_dict() == {"epoch": 0, "position": 2, "seed": 0, "batch": 6, "step": 6}
     assert seen == list(loader())[:2]
 
 
-def test_rejects_a_mid_epoch_position_if_samples_per_step_changed():
+def test_rejects_a_mid_epoch_position_if_the_seed_or_samples_per_step_changed():
     order = loader()
     begun = iter(order)
     next(begun)
     for other in ({"batch_size": 3}, {"batch_size": 6, "num_replicas": 2}):
         with pytest.raises(DataError, match=r"Each step had 6 samples .* but now has"):
             loader(**other).load_state_dict(order.state_dict())
+    with pytest.raises(DataError, match="stopped mid-epoch with the seed 0"):
+        loader(seed=1).load_state_dict(order.state_dict())
     loader(batch_size=3, num_replicas=2).load_state_dict(order.state_dict())  # same number of samples per step
     list(begun)
-    loader(batch_size=4).load_state_dict(order.state_dict())  # at the end of an epoch
+    loader(batch_size=4, seed=1).load_state_dict(order.state_dict())  # at the end of an epoch
 
 
 def test_too_few_samples_cause_an_error():

@@ -437,6 +437,16 @@ def test_a_fork_of_a_fine_tuned_run_matches_an_uninterrupted_run(lit):
     assert str(a) == str(b)
 
 
+def test_a_fork_of_the_best_checkpoint_can_change_the_number_of_batches_and_steps(lit):
+    """The checkpoint is saved in the validation at the end of the epoch."""
+    run = lit(f"fit --model test_own_code.Simple {DATA} --epochs 1").run
+    options = {"data.batch_size=16": 19, "data.batch_size=64": 5, "trainer.accumulate_grad_batches=4": 3}
+    for option, steps in options.items():
+        fork = lit(f"fit --fork {run}@best --{option} --epochs 2")
+        assert fork.status == 0, fork.err
+        assert read(fork.run / "checkpoints" / "last.ckpt")["global_step"] == BATCHES + steps, option
+
+
 class Averaging(Simple):
     def configure_callbacks(self):
         return [EMAWeightAveraging()]

@@ -50,9 +50,15 @@ class Start(Callback):
         Start.weights = {name: value.clone() for name, value in pl_module.state_dict().items()}
 
 
-def test_a_run_resumed_without_its_average_continues_with_the_trained_weights(lit):
+def test_a_run_continued_without_its_average_starts_with_the_trained_weights(lit):
     run = lit(f"{QUICK} -c ema --trainer.max_epochs=2 --model.schedulers=null").run
     trained = read(run / "checkpoints" / "last.ckpt")["current_model_state"]
+    swa = "--trainer.callbacks=[{class_path: SWA, init_args: {start: 1}}]"
+    forked = lit(f"fit --fork {run} --epochs 3 --name forked", [swa])
+    assert forked.status == 0, forked.err
+    content = read(forked.run / "checkpoints" / "last.ckpt")
+    # the average of a single epoch
+    torch.testing.assert_close(content["state_dict"], content["current_model_state"])
     resumed = lit(f"fit {run} --epochs 3", ["--trainer.callbacks=[{class_path: test_averaging.Start}]"])
     assert resumed.status == 0, resumed.err
     torch.testing.assert_close(Start.weights, trained, rtol=0, atol=0)

@@ -65,7 +65,9 @@ def test_an_unchanged_fork_reproduces_the_rest_of_its_parent_run(lit, epoch, whi
     assert differences(parent, result.run) == []
 
 
-@pytest.mark.parametrize("more", [[], ["--trainer.val_check_interval=10"]])
+@pytest.mark.parametrize("more", [
+    [], ["--trainer.val_check_interval=10"], ["--trainer.max_epochs=-1", "--trainer.max_steps=30"],
+])  # fmt: skip
 def test_a_fork_of_the_best_checkpoint_repeats_the_rest_of_its_parent(lit, more):
     """The checkpoint is saved at the end of an epoch, or in its last validation if `val_check_interval` is set."""
     options = ["--model.schedulers", f"[{{scheduler: {STEP}, interval: epoch}}]", "--trainer.max_epochs=3", *more]
@@ -203,6 +205,19 @@ def test_state_that_does_not_fit_is_dropped_with_a_message(lit, change, message)
     assert last["global_step"] == 30
     steps = {float(state["step"]) for state in last["optimizer_states"][0]["state"].values() if "step" in state}
     assert steps <= {10.0}
+
+
+def test_the_state_of_one_parameter_group_is_not_used_for_another_one(lit):
+    groups = "--model.parameter_groups={{groups: [{{name: slow, match: [net.layers.{}], lr_factor: 0.1}}]}}"
+    parent = fit(lit, "--epochs 1 --model.net.hidden_sizes=[64,64]", [groups.format(1)])
+    result = fork(lit, parent, "--epochs 2", [groups.format(3)])  # a layer of the same shape
+    assert "the optimizer or its parameter groups differ" in result.err
+
+
+def test_max_time_limits_only_the_time_of_the_fork(lit):
+    parent = fit(lit, "--epochs 2", CONSTANT, ["--trainer.max_time={microseconds: 1}"])  # ends after one step
+    child = fork(lit, parent).run
+    assert [read(run / "checkpoints" / "last.ckpt")["global_step"] for run in (parent, child)] == [1, 2]
 
 
 def test_a_fork_resets_the_best_checkpoint_and_early_stopping(lit):

@@ -135,6 +135,9 @@ class Random(ImageClassifier):
         super().on_train_epoch_start()
         self.log("train/drawn", torch.rand(()))
 
+    def on_before_batch_transfer(self, batch, dataloader_idx):
+        return batch._replace(images=batch.images + torch.randint_like(batch.images, 9))
+
     def training_step(self, batch, batch_idx):
         scale = np.random.rand() + random.random()
         self.mean_scale(scale)

@@ -166,6 +166,14 @@ def test_a_step_that_may_have_changed_weights_is_not_repeated(lit, monkeypatch):
         lit(FIT)
 
 
+def test_a_step_is_not_repeated_if_a_validation_runs_out_of_memory(lit, monkeypatch):
+    """The validation within an accumulated step may use averaged weights."""
+    at_call(monkeypatch, ImageClassifier, "validation_step", 1, torch.OutOfMemoryError("out of memory"))
+    options = "--trainer.val_check_interval=3 --trainer.num_sanity_val_steps=0"
+    with pytest.raises(torch.OutOfMemoryError):
+        lit(f"{FIT} --trainer.accumulate_grad_batches=2 {options}")
+
+
 @pytest.mark.parametrize("count", [
     lambda task, targets: task.log("train/seen", float(len(targets)), on_epoch=True, reduce_fx="sum"),
     lambda task, targets: task.confusion.update(targets, targets),

@@ -226,6 +226,7 @@ class Saver(Callback):
                 raise Interrupted(number)
 
     def after_validation(self, trainer: Trainer) -> None:
+        self._seed_transfer(trainer)
         if not self._postpone_stop(trainer) and self._cut_short and self.state.end is None:
             self.state.keep_end(trainer, "validated")
 
