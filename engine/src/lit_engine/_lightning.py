@@ -50,9 +50,9 @@ def reconfigure(trainer: Trainer, **parts: Any) -> None:
 
 
 def attach_callbacks(trainer: Trainer, module: LightningModule) -> None:
-    """Attach the callbacks from a module's `configure_callbacks`. Lightning would attach them in `fit` or `test`.
+    """Attach the callbacks from a module's `configure_callbacks` early. Lightning would attach them in `fit` or `test`.
 
-    A checkpoint of averaged weights, for example, must be prepared differently if there is a WeightAveraging callback.
+    For example, a checkpoint of averaged weights must be prepared differently if there is a WeightAveraging callback.
     """
     module.trainer = trainer
     trainer.strategy.connect(module)
@@ -61,7 +61,7 @@ def attach_callbacks(trainer: Trainer, module: LightningModule) -> None:
 
 
 def attach_data(trainer: Trainer, data: LightningDataModule) -> None:
-    """Let a module's `setup` use `trainer.datamodule`, even if `predict` is called with other data."""
+    """Set `trainer.datamodule`, which a module's `setup` may use, even if `predict` is called with other data."""
     data.trainer = trainer
     trainer.datamodule = data  # type: ignore[attr-defined]
 
@@ -95,10 +95,10 @@ def skip_batches_of_evaluation(trainer: Trainer) -> None:
 
 
 def reload_in_same_epochs(trainer: Trainer) -> None:
-    """In a resumed run, create the training loaders as in the last epoch in which they were reloaded.
+    """When a run is resumed, create the training loaders for the epoch in which they were last reloaded.
 
     Lightning does not save this epoch. If `reload_dataloaders_every_n_epochs` is 2 and the run resumes in epoch 1,
-    Lightning would create the loaders as in epoch 1, and reload them in epoch 3. Lightning 2.0 added this API.
+    Lightning would create the loaders for epoch 1, and reload them in epoch 3. Lightning 2.0 added this API.
     """
     loop, every = trainer.fit_loop, trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
     set_up = loop.setup_data
@@ -165,7 +165,7 @@ class QuickModule(LightningModule):
 
 
 def scales_loss(trainer: Trainer) -> bool:
-    """Return whether losses are scaled, as in 16-mixed mode on a GPU. Steps with infinite gradients are skipped."""
+    """Return whether losses are scaled, as in 16-mixed on a GPU. If so, steps with infinite gradients are skipped."""
     return getattr(trainer.precision_plugin, "scaler", None) is not None
 
 
@@ -206,12 +206,12 @@ def is_between_epochs(trainer: Trainer) -> bool:
 
 
 def start_as_new(trainer: Trainer) -> None:
-    """Let a resumed fit call all hooks at the start of its next epoch, as in a new fit. Lightning 2.0 added this API.
+    """Make a resumed fit call all hooks at the start of its next epoch, as in a new fit. Lightning 2.0 added this API.
 
-    This calls the base class's setter, because the fit loop's own setter would also reset its inner loops. It also
-    lets Lightning create the data iterator again, because the first one used the counters of the previous epoch.
-    Checkpoints that are saved in `on_train_epoch_end` do not count this epoch as complete. With `max_steps`, Lightning
-    would train it again.
+    This function calls the base class's setter, because the fit loop's own setter would also reset the inner loops.
+    Lightning must create the data iterator again, because the first one used the counters of the previous epoch.
+    A checkpoint saved in `on_train_epoch_end` does not count its epoch as complete, so with `max_steps`, Lightning
+    would train this epoch again.
     """
     progress: Any = trainer.fit_loop.epoch_progress
     for epochs in (progress.total, progress.current):
@@ -249,8 +249,8 @@ def skip_validation_if_not_due(trainer: Trainer) -> None:
 def step_plateau_schedules(trainer: Trainer) -> None:
     """Step the ReduceLROnPlateau schedules with interval `step`. Lightning 1.6 added this API.
 
-    Lightning does this after a step's hooks, but checkpoints are saved in these hooks. Otherwise, a resumed run would
-    omit the call for the last step before the checkpoint.
+    Lightning does this after a step's hooks, but checkpoints are saved in these hooks. A resumed run must therefore
+    make the call for the last step before the checkpoint.
     """
     trainer.fit_loop.epoch_loop.update_lr_schedulers("step", update_plateau_schedulers=True)
 
@@ -261,7 +261,7 @@ def ready_batches(trainer: Trainer) -> int:
 
 
 def processed_batches(trainer: Trainer) -> int:
-    """Return the number of batches whose step is complete. A step may fetch its own batch (`dataloader_iter`)."""
+    """Return the number of batches whose step is complete, even if a step fetches its own batch (`dataloader_iter`)."""
     current: Any = trainer.fit_loop.epoch_loop.batch_progress.current
     return current.processed
 
@@ -317,7 +317,7 @@ def loop_state(trainer: Trainer) -> dict[str, Any]:
 
 
 def epochs_in(checkpoint: dict[str, Any]) -> tuple[int, int | None]:
-    """Return how many epochs were complete, including validation, in a checkpoint, and how many were fully trained.
+    """Return two numbers for a checkpoint: the complete epochs, including validation, and the fully trained epochs.
 
     The numbers differ if the checkpoint was saved during the validation at the end of an epoch. If a checkpoint was
     saved mid-epoch, the second number is None. Lightning 1.5 added this API.
@@ -337,8 +337,8 @@ def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
 
     Args:
         loops: state of the fit loop.
-        moment: when the checkpoint is saved (`epoch`, `step`, `repeat`, `validation` or `validated`). If it is empty,
-            another callback saves the checkpoint after a validation, which may have repeated an unfinished one.
+        moment: when the checkpoint is saved (`epoch`, `step`, `repeat`, `validation` or `validated`). An empty string
+            means that another callback saves the checkpoint, possibly after repeating an interrupted validation.
     """
     validations = loops["epoch_loop.val_loop.batch_progress"]
     validation = validations["total"]
@@ -363,13 +363,13 @@ def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
 
 
 def restore_progress(trainer: Trainer, checkpoint: dict[str, Any]) -> None:
-    """Set the step and the epoch before an evaluation, for loggers and modules. Lightning 1.5 added this API."""
+    """Restore the step and the epoch that loggers and modules use in an evaluation. Lightning 1.5 added this API."""
     if counters := checkpoint.get("loops", {}).get("fit_loop"):
         trainer.fit_loop.load_state_dict(counters)
 
 
 def is_trained_with_other_length(trainer: Trainer) -> bool:
-    """Return whether the epoch's last batch was trained, but the epoch would now have another number of batches.
+    """Return whether the epoch's last batch was trained, but the epoch now has a different number of batches.
 
     Lightning would train on the additional batches, or on one more batch, before it ends the epoch.
     """
@@ -472,7 +472,7 @@ METRIC_ATTRIBUTES = ("min_val", "max_val", "_num_vals_seen")  # MinMaxMetric and
 
 
 def metric_states(module: nn.Module) -> dict[str, dict[str, Any]]:
-    """Map the names of a module's metrics to CPU copies of their states. No state_dict contains these states.
+    """Map the names of a module's metrics to CPU copies of their states. By default, a state_dict omits these states.
 
     Each `MetricTracker` is mapped to the number of metrics that it contains.
     """

@@ -220,7 +220,7 @@ class Session:
         """Train to completion, or set `again` if memory runs out.
 
         Raises:
-            Interrupted: a signal arrived while the last figures were being drawn.
+            Interrupted: a signal arrived in the last step or validation, or while the last figures were being drawn.
             UserError: the metric to monitor is not logged.
         """
         try:
@@ -306,7 +306,7 @@ class Session:
         attach_data(trainer, self.cli.datamodule)  # `configure_callbacks` may use it
         attach_callbacks(trainer, model)
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
-        if sum(isinstance(one, Checkpoint) for one in callbacks) > 1:  # the module returns its own
+        if sum(isinstance(one, Checkpoint) for one in callbacks) > 1:  # `configure_callbacks` returned another one
             callbacks = [one for one in callbacks if not isinstance(one, LossCheckpoint)]
         # The fork comes last, because other callbacks may add parameter groups in `on_fit_start`.
         reconfigure(trainer, callbacks=[*callbacks, *_as_list(self.fork)])
@@ -332,7 +332,7 @@ class Session:
             self.existing_run = self._named_run()
         run = self.existing_run or self._new_run()
         self.lock = run.lock() if self.command == "fit" and is_first() else None
-        self.run = run  # Without the lock, `close` must not delete the run, because it belongs to another process.
+        self.run = run  # Set this after locking, because `close` must not delete a run of another process.
 
     def _read_checkpoint(self) -> dict[str, Any] | None:
         """Return the content of the checkpoint to evaluate, to resume from or to fork, or None if there is none."""
@@ -356,7 +356,7 @@ class Session:
             fill_linked(data, self.cli.links, content)
             self.checkpoint_io.loaded[self.checkpoint] = content
         elif self.options.init_from:
-            # An option `keep_NAME` of the data, such as `keep_vocabularies`, takes the argument from the checkpoint.
+            # If a data option `keep_NAME` is set, such as `keep_vocabularies`, NAME is filled in from the checkpoint.
             kept = {name: argument for name, argument in self.cli.links.items() if data.get(f"keep_{name}")}
             if kept:
                 fill_linked(data, kept, read(weights_of(self.options.init_from)))
@@ -476,7 +476,7 @@ class Session:
                 from lit_engine.loggers.wandb import WandbLogger
 
                 self.loggers.append(WandbLogger(str(self.run.path)))  # a W&B agent started this run
-            self.loggers.append(metrics)  # a module's `self.logger` is the first configured logger
+            self.loggers.append(metrics)  # last, so that a module's `self.logger` is the first configured logger
         plugins = _as_list(config.plugins)
         configured = [plugin for plugin in plugins if isinstance(plugin, CheckpointIO)]
         for plugin in configured:

@@ -23,7 +23,7 @@ from lit_engine.training.task import Task
 
 
 class Average(WeightAveraging):
-    """Base class of callbacks that average the weights. Two such callbacks would swap the weights in the wrong order.
+    """Base class of weight averages. A run can use only one average, because two would swap weights in the wrong order.
 
     Raises:
         UserError: the weights are already averaged by another callback, sharded, or not in float32.

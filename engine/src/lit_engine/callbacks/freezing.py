@@ -13,7 +13,7 @@ from lit_engine.training.task import Task
 
 
 class Unfreezing(Callback):
-    """Callback that freezes each part of the task, including its batch-norm statistics, until a given epoch.
+    """Callback that freezes parts of the task, including their batch-norm statistics, each until a given epoch.
 
     The frozen parts depend only on the epoch, so resuming a run does not change them. Temporarily frozen parameters are
     in the optimizer's groups from the first step, but have no gradients or optimizer state. Parameters that never train
@@ -89,7 +89,7 @@ class Unfreezing(Callback):
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Apply a changed schedule to a resumed run, which starts with the layers frozen that were frozen before."""
+        """Apply a changed schedule to a resumed run, which initially freezes the same layers as when it was stopped."""
         if self._starts:
             self._starts = False
             self.on_train_epoch_start(trainer, pl_module)

@@ -37,7 +37,7 @@ class PredictionTable(BasePredictionWriter):
     Attributes:
         rows: the rows of all tables.
         files: the files that were written.
-        missing: the elements of `inputs` that were read but have no prediction.
+        missing: the elements of `inputs` that should have a prediction but have none, such as unreadable images.
     """
 
     def __init__(self, file: Path, inputs: Mapping[int, Mapping[str, Any]] | None = None) -> None:

@@ -57,7 +57,7 @@ class RunRecord(Callback):
         provenance: entry for provenance.json, which is written when training starts. Neither provenance.json nor
             config.yaml changes if the run is rejected or already finished.
         hyper_parameters: hyperparameters of the model as plain data, which are stored in checkpoints.
-        is_unchanged: whether a run is resumed with its own options.
+        is_unchanged: whether the run is resumed with unchanged options.
     """
 
     def __init__(self, run: RunDir, config: str = "", metrics: MetricsCSV | None = None) -> None:
@@ -65,7 +65,7 @@ class RunRecord(Callback):
         self.provenance: dict[str, Any] | None = None
         self.hyper_parameters: dict[str, Any] = {}
         self.started, self.is_unchanged = False, False
-        self._stopped = False  # whether the run had been asked to stop
+        self._stopped = False  # whether a stop had been requested when the checkpoint was saved
         self._known: dict[str, Any] = {}  # the latest metrics stored in the checkpoint
         self._logged: set[str] = set()  # names of the logged training metrics
         self._trained: dict[str, float] = {}  # the latest training metrics; validation may log the same names
@@ -313,7 +313,7 @@ def _check_watched(trainer: Trainer, module: LightningModule) -> None:
     """Raise UserError if a metric is monitored but not logged in validation.
 
     The sanity check only reports likely typos, because its few batches may not log all metrics. If the module is not a
-    task, only typos are reported as well, because the metric may be logged at the end of a training epoch.
+    task, validation also reports only typos, because the metric may be logged at the end of a training epoch.
     """
     schedules = [config for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
     watching = [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks, *schedules]

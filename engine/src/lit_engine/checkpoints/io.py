@@ -119,7 +119,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
 
 
 def share_loaded(plugin: CheckpointIO, loaded: dict[Path, dict[str, Any]]) -> None:
-    """Let a plugin return the contents in `loaded`, which `--fork` edits, instead of reading these files again."""
+    """Make a plugin return the contents in `loaded`, which `--fork` edits, instead of reading these files again."""
     load = plugin.load_checkpoint
 
     def load_checkpoint(path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def check_fits(
 ) -> list[str]:
     """Raise CheckpointError, listing the differences, unless a checkpoint contains exactly this model's weights.
 
-    Class or target names in a different order are also an error. Names that only replace others are reported.
+    Class or target names in a different order are also an error. Replaced names are only reported.
 
     In two cases, only the shapes are compared. If `is_partial` is true, hooks may still add weights to the model or to
     the checkpoint, and Lightning checks the names later. If a LightningModule sets `strict_loading = False`, its

@@ -1,1 +1,1 @@
-"""The base class for tasks. Also exact means over batches and processes, saving, schedules and parameter groups."""
+"""The base class for tasks, exact means over batches and processes, saving, schedules and parameter groups."""

@@ -78,7 +78,7 @@ class Totals:
         return {name: value.item() / count for name, value in self.sums.items()} if count else {}
 
     def reduce(self, task: LightningModule) -> "Totals":
-        """Return the totals over all processes, which must all call this."""
+        """Return the totals over all processes. All processes must call this."""
         state, total = self.gather(task), Totals()
         total.sums = {name: shares.sum() for name, shares in state["sums"].items()}
         total.count = _number(state["count"].sum())
@@ -126,7 +126,7 @@ class StepMean:
     """Exact mean loss of an optimizer step, weighted by the counts of its micro-batches and processes.
 
     Lightning divides each loss by `accumulate_grad_batches`, even in the last window of an epoch, which may be shorter.
-    DistributedDataParallel and FSDP2 weight all processes equally. The resulting relative error is 50 % for a short
+    DistributedDataParallel and FSDP2 weight all processes equally. The resulting relative error can be 50 % for a short
     window and a few percent for token batches of different sizes. A single batch in one process needs no correction.
     """
 

@@ -1,4 +1,4 @@
-"""State that an exactly resumed run needs, but that Lightning's checkpoints do not contain."""
+"""State that is needed to resume a run exactly, but that Lightning's checkpoints do not contain."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -54,7 +54,7 @@ class ExtraState:
             is_final = len(optimizer.param_groups) == len(saved["param_groups"])
             if is_final and not has_same_parameters(optimizer, saved):
                 raise UserError(
-                    "the optimizer of this run trains other parameters, but a resumed run keeps its optimizer: keep "
+                    "the optimizer of this run trained other parameters, but a resumed run keeps its optimizer: keep "
                     "the options that freeze parameters, such as Unfreezing, or continue as a new run with --fork"
                 )
         self._optimization = describe_optimization(trainer)
@@ -68,7 +68,7 @@ class ExtraState:
             return
         module = trainer.lightning_module
         self._share = shares[rank]
-        # a tracker needs all its metrics to load a state dict
+        # a MetricTracker must contain all its metrics before it can load a state dict
         _lightning.restore_metric_states(module, self._share["states"])
         if ended := self._share.get("ended"):
             for name in ended:
@@ -116,14 +116,14 @@ class ExtraState:
             print_once("warning: the dataloader cannot resume mid-epoch, so it returns its first batches again")
 
     def finish_start(self, trainer: Trainer) -> None:
-        """Restore what the module's own hooks at the start of training may have changed.
+        """Restore the state that the module's own hooks may have changed at the start of training.
 
         Freeze the same parameters as when the run was stopped, unless the options now freeze different ones. The train
         and eval modes of submodules are restored in the same way. If the run was stopped before Lightning stepped
         ReduceLROnPlateau, step it now.
         """
         module, trainable = trainer.lightning_module, self._loaded.get("trainable", {})
-        self._at_start = _training_state(module)  # after all hooks, because callbacks such as `Unfreezing` also freeze
+        self._at_start = _training_state(module)  # after all hooks, because callbacks may freeze parameters
         restored = {name: now for name, (start, now) in trainable.items() if start == self._at_start.get(name)}
         for name, part in module.named_modules():
             part.training = restored.get(name, part.training)
@@ -139,7 +139,7 @@ class ExtraState:
             _lightning.step_plateau_schedules(trainer)
 
     def start_validation(self, trainer: Trainer) -> None:
-        """Keep the metric states, and load rank 0's buffers, so that validation uses the checkpoint's model."""
+        """Store the metric states, and load rank 0's buffers, because these buffers are saved in checkpoints."""
         module = trainer.lightning_module
         self._metrics = _lightning.metric_states(module)
         if _has_own_buffers(trainer):
@@ -147,16 +147,16 @@ class ExtraState:
             _lightning.restore_buffers(trainer.strategy, module, trainer.strategy.broadcast(self._buffers))
 
     def end_validation(self, trainer: Trainer) -> None:
-        """Restore this process's buffers."""
+        """Restore this process's buffers, and discard the stored metric states."""
         self._metrics = None
         if _has_own_buffers(trainer):
             _lightning.restore_buffers(trainer.strategy, trainer.lightning_module, self._buffers)
             self._buffers = {}
 
     def keep_end(self, trainer: Trainer, moment: str) -> None:
-        """Store the counters, because Lightning counts an epoch as complete even if it ends early.
+        """Store the loop counters, because Lightning counts an epoch as complete even if it ends early.
 
-        Lightning and the module also reset logged values and metrics at the end of the epoch.
+        Also store logged values and metrics, because Lightning and the module reset them at the end of the epoch.
         """
         counters = _lightning.loop_state(trainer)
         _lightning.set_loop_counters(counters, moment)
@@ -205,7 +205,7 @@ def _training_state(module: LightningModule) -> dict[str, bool]:
 
 
 def _has_own_buffers(trainer: Trainer) -> bool:
-    """Return whether each process keeps its own batch norm statistics. DDP synchronizes them otherwise."""
+    """Return whether each process keeps its own batch norm statistics. Otherwise, DDP synchronizes them."""
     return trainer.world_size > 1 and not trainer.lightning_module.automatic_optimization
 
 

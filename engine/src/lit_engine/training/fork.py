@@ -40,7 +40,7 @@ class Fork(Callback):
 
     Args:
         source: parent run and checkpoint, in the format of `--fork`. Neither is modified.
-        runs: folder of the latest run, if the source is `latest`.
+        runs: folder that contains the runs, used if the source is `latest`.
 
     Raises:
         UserError: if the run or the checkpoint does not exist, or the checkpoint contains only weights.
@@ -118,12 +118,12 @@ class Fork(Callback):
         if 0 < (trainer.max_epochs or 0) <= epochs or 0 < trainer.max_steps <= step:
             raise UserError(f"--fork {place}: increase --epochs or trainer.max_steps to continue training")
         fits = len(saved) == len(trainer.optimizers) and all(map(_fits, trainer.optimizers, saved))
-        # groups of other parameters may have the same sizes
+        # groups of different parameters may have the same sizes
         regrouped = any(key.endswith("optimizer.class_path") or ".match" in key for key in self._changed)
         if saved and (not fits or regrouped):
             warn_once("note: the optimizer or its parameter groups differ, so its state is not restored")
             saved = []
-        options = {key.rpartition(".")[2].partition("[")[0] for key in self._changed}  # `betas[0]` is an option `betas`
+        options = {key.rpartition(".")[2].partition("[")[0] for key in self._changed}  # `betas[0]` becomes `betas`
         alike = all(key.startswith("model.optimizer.") for key in self._changed) and "lr" not in options
         if (before := content.get("optimization")) is not None and before == describe_optimization(trainer):
             alike, options = True, set()
@@ -145,7 +145,7 @@ class Fork(Callback):
         """Advance the new schedules to the checkpoint's step, or to its epoch if the batch size has changed.
 
         Raises:
-            UserError: if the module steps its schedules in a different way.
+            UserError: if the module overrides `lr_scheduler_step`.
         """
         configs, task = trainer.lr_scheduler_configs, module if isinstance(module, Task) else None
         if configs and is_overridden("lr_scheduler_step", module, Task if task else LightningModule):
@@ -190,9 +190,9 @@ def _fits(optimizer: Optimizer, saved: Mapping[str, Any]) -> bool:
 
 
 def has_same_parameters(optimizer: Optimizer, saved: Mapping[str, Any]) -> bool:
-    """Return whether the groups in a saved state have the sizes of an optimizer's groups, and weights of their shapes.
+    """Return whether a saved state matches the sizes of an optimizer's groups and the shapes of its weights.
 
-    torch only compares the sizes. With states of other shapes, fused optimizers on a CPU write beyond the state.
+    torch only compares the sizes. If shapes differ, fused optimizers on a CPU write beyond the end of the state.
     """
     own, others = optimizer.param_groups, saved["param_groups"]
     if [len(group["params"]) for group in own] != [len(group["params"]) for group in others]:
@@ -214,7 +214,7 @@ def _has_shape(value: Any, weight: Tensor) -> bool:
 def use_trained_weights(content: dict[str, Any], callbacks: Iterable[Callback]) -> None:
     """Replace the averaged weights in a checkpoint with the trained weights if no callback continues the averaging.
 
-    For example, SWA cannot continue an EMA, whose count is the number of steps.
+    For example, SWA cannot continue an EMA, because SWA counts epochs and an EMA counts steps.
     """
     averages = {one.state_key for one in callbacks if isinstance(one, WeightAveraging)}
     if "current_model_state" in content and not averages & content["callbacks"].keys():

@@ -121,7 +121,7 @@ class ParameterGroups:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Return whether a pattern matches a parameter's name, or is the path of a module that contains it."""
+    """Return whether a pattern matches a parameter's name, or is the path of a module that contains the parameter."""
     return name == pattern or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
 
 
@@ -150,7 +150,7 @@ def layers(module: nn.Module, path: str = "") -> list[str]:
 
 
 def check_options(groups: Iterable[Any], optimizer: Optimizer) -> None:
-    """Raise UserError if a group has a negative rate, or an unknown option, which its optimizer would ignore."""
+    """Raise UserError if a group has an invalid rate or weight decay, or an option that its optimizer would ignore."""
     for group in groups:
         for name in group if isinstance(group, dict) else ():
             if name not in (*optimizer.defaults, "params", "name", "lr_factor"):

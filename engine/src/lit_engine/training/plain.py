@@ -20,7 +20,7 @@ LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dat
 
 
 def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
-    """Return a dict from the argument names of `forward` to tensors in the batch.
+    """Return a dict that maps the argument names of `forward` to tensors in the batch.
 
     In a dict or NamedTuple, inputs are matched to the arguments by name. Optional arguments are included if the batch
     contains them, except for `labels`. In other tuples and lists, and in a NamedTuple with other names, the inputs are
@@ -153,7 +153,7 @@ def call_after_setup(module: LightningModule, function: Callable[[], None]) -> N
 def seed_data_hooks(owner: LightningModule | LightningDataModule, seed: int) -> None:
     """Seed each call of `setup` and of a dataloader method, so that random splits are the same in all commands.
 
-    A loader that is reloaded every n epochs draws other random numbers each time, but the same ones in a resumed run.
+    A loader that is reloaded every n epochs gets a new seed each time, which is the same in a resumed run.
     """
     if isinstance(owner, Task | SplitData):  # their splits have their own generators
         return

@@ -48,13 +48,13 @@ LAST_HOOKS = ("on_train_start", "on_train_epoch_start", "on_train_batch_end", "o
 class Saver(Callback):
     """Callback that saves `last.ckpt` when the run's `Checkpoint` requests it, and ends training after a signal.
 
-    A resumed run is bit-identical, because `last.ckpt` is saved only in the following situations.
+    A resumed run is bit-identical to an uninterrupted one, because `last.ckpt` is only saved in these situations.
 
     - The run is between epochs, before the first epoch, or after the last epoch.
     - The run has finished an optimizer step that is not followed by a validation.
     - Validation is about to start or is running. A resumed run repeats this validation from its start. If validation
       has changed weights, buffers, or the state of another callback or of the data module, this callback waits until
-      the end. It also waits if the module saves its own state in `on_save_checkpoint`.
+      validation ends. It also waits if the module saves its own state in `on_save_checkpoint`.
 
     If a step of `global_batch_size` samples runs out of memory, a resumed run repeats it with smaller micro-batches.
 
@@ -147,7 +147,7 @@ class Saver(Callback):
         self._seed_transfer(trainer)
 
     def after_epoch_start(self, trainer: Trainer) -> None:
-        """Average the gradients of parameters that hooks, for example of BackboneFinetuning, have just unfrozen."""
+        """Make DDP average the gradients of parameters that a callback such as BackboneFinetuning has just unfrozen."""
         _lightning.wrap_again(trainer.strategy, trainer.lightning_module)
 
     def _defer(self) -> None:
@@ -231,7 +231,7 @@ class Saver(Callback):
             self.state.keep_end(trainer, "validated")
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
-        """Return whether Lightning is accumulating gradients. They are not saved, so training stops after the step."""
+        """Return whether Lightning is accumulating gradients. If so, postpone a stop, because they are not saved."""
         last = trainer.is_last_batch
         self._trained = True
         self._within_step = within = _lightning.ready_batches(trainer) % accumulation_steps(trainer) != 0 and not last
@@ -390,8 +390,8 @@ def _call_after(hook: Callable[..., Any], look: Callable[[Trainer], None], train
 def _sums(module: LightningModule) -> list[Tensor]:
     """Return the sum of each weight and buffer. The sums show whether the values have changed.
 
-    Buffers that DDP overwrites when validation starts are left out: those of other ranks than 0 in automatic
-    optimization. The weights of FSDP2 are left out, because it uses copies of them in validation.
+    In automatic optimization, the buffers of all ranks but 0 are omitted, because DDP overwrites them when validation
+    starts. The weights of FSDP2 models are omitted, because FSDP2 uses copies of them in validation.
     """
     weights = () if uses_copies(module) else module.parameters()
     buffers = module.buffers() if module.global_rank == 0 or not module.automatic_optimization else ()
@@ -413,7 +413,7 @@ def _update_counts(module: LightningModule) -> list[int]:
 
 
 def _finite(module: LightningModule) -> bool:
-    """Return whether all trainable weights are finite. Frozen ones may be masks that contain infinity."""
+    """Return whether all trainable weights are finite. Frozen weights may be masks that contain infinity."""
     weights = [weight.data for weight in module.parameters() if weight.requires_grad]
     return not weights or bool(total_norm(weights).isfinite())
 

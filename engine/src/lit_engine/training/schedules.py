@@ -113,7 +113,7 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
             optimizer,
             max_lr=rates if max_lr is None else max_lr,
             total_steps=total,
-            # If the first phase had a length of exactly 0, torch would divide by it.
+            # If the first phase had a length of exactly 0, torch would divide by zero.
             pct_start=pct_start * (1 - 1e-9) if pct_start * total == 1 else pct_start,
             # A config cannot set these two arguments, because torch would ignore them.
             epochs=None,
@@ -165,7 +165,7 @@ _NOT_IN_SEQUENCE = (
 
 
 class SequentialLR(lr_scheduler.SequentialLR):
-    """Schedulers that run one after the other, such as a warm-up and the main schedule, each for its part of the run.
+    """Schedulers that run one after the other, such as a warm-up and the main schedule. Each covers a part of the run.
 
     Args:
         optimizer: provided by the task.
@@ -206,7 +206,7 @@ class SequentialLR(lr_scheduler.SequentialLR):
         super().__init__(optimizer, parts, starts[1:])
 
     def step(self) -> None:  # type: ignore[override]
-        """Step the current scheduler. At a milestone, first reset the rate, which a recursive scheduler starts from."""
+        """Step the current scheduler. At a milestone, first reset the rate, from which recursive schedulers start."""
         if self.last_epoch + 1 in self._milestones:
             for group in self.optimizer.param_groups:
                 group["lr"] = group["initial_lr"]
@@ -281,7 +281,7 @@ def steps_of_epochs(trainer: Trainer) -> list[int] | None:
 
 
 def iterate_steps(trainer: Trainer, epochs: Iterable[int], since_start: bool) -> Iterator[dict[str, int]]:
-    """After each optimizer step, yield the count for each interval, which is compared with a schedule's `frequency`.
+    """For each optimizer step, yield a count per interval. Schedules are stepped at multiples of their `frequency`.
 
     Args:
         trainer: the trainer, which knows the number of batches per epoch.
@@ -340,10 +340,10 @@ def build_schedulers(
         with horizon_is(None if end is None else -(-end // schedule.frequency)) as seen:
             scheduler = _make(name, schedule.scheduler, optimizer)
         check_groups(scheduler, rates)
-        # This attribute is part of the scheduler's state, so a resumed run can check its length.
+        # This attribute is part of the scheduler's state, so a resumed run can check the length.
         scheduler.planned_length = end if seen.used else None
         if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) != (schedule.monitor is not None):
-            raise UserError(f"{name}: only ReduceLROnPlateau needs a metric to monitor")
+            raise UserError(f"{name}: ReduceLROnPlateau needs a metric to monitor, and no other scheduler does")
         if schedule.monitor is not None and schedule.interval == "step":
             raise UserError(f"{name}: a schedule that monitors a metric needs interval: epoch")
         config: dict[str, Any] = {

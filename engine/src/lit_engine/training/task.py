@@ -206,7 +206,7 @@ class Task(_lightning.QuickModule):
             checkpoint_path: path of the checkpoint.
             map_location: device for the weights.
             strict: whether the names of the weights must match exactly. Default: `strict_loading`.
-            weights_only: ignored, because loading is always restricted to weights.
+            weights_only: ignored, because checkpoints are always loaded with `weights_only=True`.
             **kwargs: arguments of the task, such as an `optimizer`, which replace arguments in the checkpoint.
 
         Raises:
@@ -433,7 +433,7 @@ class Task(_lightning.QuickModule):
 
     def on_validation_epoch_end(self) -> None:
         totals, split = self.evaluated.reduce(self), "test" if self.trainer.testing else "val"
-        # `evaluation_step` may leave everything to `model.metrics`.
+        # If `evaluation_step` does not call `step`, only `model.metrics` are logged.
         if totals.count or self._metrics.named:
             own, more = self.evaluation_metrics(totals, split) if totals.count else {}, self._metrics.compute()
             if both := own.keys() & more.keys():
