@@ -13,7 +13,7 @@ def replace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check(rows: list[dict[str, str]], metrics: dict[str, float]) -> None:
     """Check that the predictions match the test score."""
-    # These are indices into the whole table.
+    # The indices are row numbers in the whole table.
     assert [int(row["index"]) for row in rows] == sorted({int(row["index"]) for row in rows})
     predicted, true = ([float(row[name]) for row in rows] for name in ("prediction", "target"))
     assert r2_score(true, predicted) == pytest.approx(metrics["test/r2"], rel=1e-4)

@@ -110,7 +110,7 @@ def test_docs_build_without_warnings_and_load_no_remote_assets(tmp_path):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_family_markers_are_not_visible_in_pages(page):
-    """Markers would be visible in code, and would break a paragraph at the start of a line with text."""
+    """Markers would be visible in code, and would break a paragraph if text followed them on the same line."""
     text = page.read_text()
     for code in re.findall(r"^```.*?^```|`[^`\n]*`", text, re.DOTALL | re.MULTILINE):
         if page.name != "make-it-yours.md":  # this page explains the markers

@@ -7,7 +7,7 @@ from lit_engine.tools.runs.reading import Run
 
 
 class Page(HTMLParser):
-    """Parser for a page's table cells and all resources it would fetch."""
+    """Parser for a page's table cells and all resources that the page would fetch."""
 
     def __init__(self, text):
         super().__init__()

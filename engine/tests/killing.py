@@ -4,7 +4,7 @@ import os
 
 
 def at_call(monkeypatch, owner, name, call, *events):
-    """On the given call of `owner.name`, signal this process or raise errors. Returns the list of all calls."""
+    """Make the given call of `owner.name` signal this process or raise an error. Return the list of all calls."""
     original, calls = getattr(owner, name), []
 
     def with_events(*args, **kwargs):

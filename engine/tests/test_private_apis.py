@@ -532,7 +532,7 @@ torch.compiler.disable = lambda function: torch._dynamo.decorators.disable(funct
 
 @pytest.mark.parametrize("needs_more", [False, True])
 def test_lightning_is_imported_without_the_compiler(needs_more):
-    """If Lightning needs more of the compiler than the stand-in provides, it is imported as usual."""
+    """If Lightning needs more of the compiler than the stand-in provides, the compiler is imported as usual."""
     code = COMPILED
     if needs_more:
         code = COMPILED.replace("import_lazily()", NEEDS_MORE).replace(NOT_IMPORTED, "")

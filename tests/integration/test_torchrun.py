@@ -109,7 +109,7 @@ def lines_of(log):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_nodes_train_one_run_and_one_continues_if_the_other_is_lost(launch, tmp_path):
-    """At 993b54a, `devices` and `num_nodes` were required, and kept their values for two nodes when one was lost."""
+    """At 993b54a, `devices` and `num_nodes` were required, and were not adjusted when one of two nodes was lost."""
     port = free_port()
     command = documented(
         NODES, "--trainer.max_epochs=40", f"--trainer.callbacks={FREQUENT}", nproc_per_node=1,

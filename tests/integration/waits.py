@@ -66,7 +66,7 @@ class Waits(TorchDispatchMode):
 
 
 class Functions(TorchFunctionMode):
-    """Intercepts calls that a CPU handles without an operation that `Waits` could intercept."""
+    """Intercepts calls that run no operation on a CPU, so that `Waits` cannot intercept them."""
 
     def __init__(self, waits):
         super().__init__()

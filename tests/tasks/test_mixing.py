@@ -83,7 +83,7 @@ def test_cutmix_pastes_a_rectangle_and_mixes_targets_by_its_area(batch):
 
 
 def test_last_epochs_use_unmixed_images_if_max_steps_ends_the_run(trainer):
-    """There are four steps per epoch. Without max_epochs, Lightning sets it to -1."""
+    """There are four steps per epoch. If only max_steps is set, Lightning sets max_epochs to -1."""
     loss = Recorder()
     task = classifier(loss=loss, mixing=Mixing(mixup_alpha=1.0, off_last_epochs=1))
     trainer(max_epochs=-1, max_steps=10, limit_val_batches=0).fit(task, datamodule=Images(batch_size=8))

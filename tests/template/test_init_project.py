@@ -202,7 +202,7 @@ def test_project_mentions_nothing_that_it_does_not_include(made, keep):
         if path == "requirements.lock":
             continue
         named = re.findall(r"(?<![\w./$}-])((?:configs|docs|tests|scripts|benchmarks|src|\.github)/[\w./-]*\w)", text)
-        named = [name for name in named if name != "scripts/update_project.py"]  # part of the template
+        named = [name for name in named if name != "scripts/update_project.py"]  # only in the template
         if not path.startswith("scripts/"):  # new_task.py mentions files that it will write
             assert [name for name in named if name not in names and f"{name}.yaml" not in names] == [], path
         assert sorted(word for word in lost if re.search(rf"\b{word}\b", text)) == [], path

@@ -19,7 +19,7 @@ PACKAGE = "toy"
 
 @pytest.fixture(autouse=True)
 def _forgetful():
-    """Reset the notes before each test, because each is printed only once per process."""
+    """Reset the notes before each test, because each note is printed only once per process."""
     _note.cache_clear()
 
 

@@ -47,7 +47,7 @@ def counted(code: str, folder: Path, program: bool = True, **settings: str) -> i
 
 @pytest.mark.slow
 def test_large_tensors_use_huge_pages(tmp_path):
-    """This applies if Linux provides huge pages on request and the user has not disabled them."""
+    """Huge pages are used if Linux provides them on request and the user has not disabled them."""
     given = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not given.exists() or "[madvise]" not in given.read_text():
         pytest.skip("this kernel gives huge pages to everyone, or to no one")

@@ -158,7 +158,7 @@ def test_help_all_exits_successfully(lit):
     assert ended.value.code == 0
 
 
-# Commands that must not import torch, because importing it takes seconds, and their exit status.
+# Exit status of commands that must not import torch, because importing it takes seconds.
 QUICK = {"--help": 0, "fit --help": 0, "greet --help": 0, "runs --help": 0, "examples quickstart": 0, "train": 2,
          "test": 2, "fit quikstart": 2, "fit -c nowhere.yaml": 2}  # fmt: skip
 

@@ -194,7 +194,7 @@ def panel(found, metric="metric-0 x-0"):
 
 
 def heights(text):
-    """Return a function that maps a vertical position to a value of a logarithmic axis, from its first two ticks."""
+    """Return a function that maps a vertical position to a value of a logarithmic axis, based on its ticks."""
     ticks = re.findall(r'y="([\d.]+)" dy="4" text-anchor="end">([^<]*)<', text)[:2]
     (y1, v1), (y2, v2) = ((float(y), math.log10(float(v))) for y, v in ticks)
     return lambda y: 10 ** (v1 + (y - y1) * (v2 - v1) / (y2 - y1))

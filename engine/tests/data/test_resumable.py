@@ -39,7 +39,7 @@ class Noisy(Dataset):
 
 
 class Endless(Sampler):
-    """Draws permutations from the global generator, all but the first of them during training."""
+    """Draws permutations from the global generator. All except the first are drawn during training."""
 
     def __iter__(self):
         while True:

@@ -85,7 +85,7 @@ def test_masks_are_also_transformed_during_evaluation():
 
 
 class Noise(nn.Module):
-    """Adds a different number for each batch."""
+    """Replaces all images of a batch with the same random number."""
 
     def forward(self, images):
         return torch.zeros_like(images) + torch.rand(())

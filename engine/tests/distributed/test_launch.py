@@ -60,7 +60,7 @@ def test_processes_that_wait_for_a_stopped_launcher_are_stopped(connected):
 
 
 def test_restarted_processes_do_not_see_keys_of_earlier_processes(agent):
-    """Otherwise, restarted processes would read the addresses of dead processes from the agent's store."""
+    """The agent's store keeps the addresses of dead processes, which restarted processes must not read."""
     for ranks in ((0, 1), (1, 0), (0, 1)):  # the second process to start may be rank 0
         parts = meet(agent, *ranks)
         assert not any(part.check(["address"]) for part in parts)

@@ -1,4 +1,4 @@
-"""A module with its own dataloaders, as in older Lightning tutorials. Each split exists only in its stage."""
+"""A module with its own dataloaders, as in older Lightning tutorials. Each split is created only for its stage."""
 
 import torch.nn.functional as F
 from lightning.pytorch import LightningModule

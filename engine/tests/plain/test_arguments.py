@@ -30,7 +30,7 @@ class Clouds(LightningDataModule):
 
 
 class Network(nn.Module):
-    """The arguments are also arguments of networks that download weights, but do not mean the same."""
+    """The arguments are named like those of networks that download weights, but have a different meaning."""
 
     def __init__(self, weights: list[float] | None = None, pretrained: bool = False):
         super().__init__()
@@ -60,7 +60,7 @@ class Plain(LightningModule):
         self.net = net or Network()
 
     def setup(self, stage):
-        """Do nothing. Because of this method, weights are loaded in a hook."""
+        """Do nothing. If a module has this method, its weights are loaded in a hook."""
 
     def forward(self, x):
         return self.net(x)

@@ -260,7 +260,7 @@ class Noisy(Data):
 
 
 def check_resumed(lit, fit, batches):
-    """Check that a run that is stopped after a number of batches and resumed matches the uninterrupted run returned."""
+    """Check that a run stopped after `batches` batches and resumed matches an uninterrupted run. Return the latter."""
     whole = lit(fit, "--name whole")
     assert whole.status == 0, whole.err
     stop = f"{{class_path: {StopAfter.__module__}.StopAfter, init_args: {{batches: {batches}}}}}"

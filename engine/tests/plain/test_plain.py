@@ -646,7 +646,7 @@ def test_exporting_inputs_of_different_lengths_causes_a_one_line_error(lit, unus
 
 @pytest.mark.parametrize("data", ["Streaming", "Keeping"])
 def test_an_iterable_dataset_starts_over_when_a_run_resumes_mid_epoch(lit, unusual, data):
-    """So does a loader that keeps its iterator."""
+    """A loader that keeps its own iterator also starts over."""
     stop = "{class_path: test_plain.StopAfter, init_args: {batches: 4}}"
     options = "--trainer.max_epochs=1 --trainer.max_steps=50"
     cut = lit(f"fit --model plateau.Plateau --data unusual.{data} {options}", ["--trainer.callbacks+=" + stop])

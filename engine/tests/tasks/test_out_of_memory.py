@@ -131,7 +131,7 @@ def test_gradients_match_the_full_batch_and_resuming_is_exact(lit, limit, monkey
 
 
 def test_changing_gradient_accumulation_requires_adjusting_limits(lit):
-    """Otherwise, epochs would be shorter, because the limits count micro-batches."""
+    """The limits count micro-batches, so epochs would otherwise become shorter."""
     limits = f"--trainer.limit_train_batches=6 {EVERY_FOURTH}"
     run = lit(f"{FIT} --model.schedulers=null {limits} --run_name=a").run
     more = f"fit --run {run} --trainer.max_epochs=3 --trainer.accumulate_grad_batches=2"
@@ -179,7 +179,7 @@ def test_a_step_is_not_repeated_if_a_validation_runs_out_of_memory(lit, monkeypa
     lambda task, targets: task.confusion.update(targets, targets),
 ], ids=["log", "metric"])  # fmt: skip
 def test_a_step_whose_samples_were_counted_elsewhere_is_not_repeated(lit, limit, monkeypatch, count):
-    """Otherwise, the values of `self.log` and torchmetrics would contain some of its samples twice."""
+    """If the step were repeated, `self.log` and torchmetrics would count some of its samples twice."""
     original = ImageClassifier.training_step
 
     def step(self, batch, batch_idx):

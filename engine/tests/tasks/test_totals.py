@@ -93,7 +93,7 @@ def test_logging_does_not_reduce_metrics_over_processes_again(trainer, monkeypat
     monkeypatch.setattr(strategy, "reduce", lambda value, **kwargs: calls.append(value) or value)
     trainer(max_epochs=1, strategy=strategy).fit(Own(), datamodule=Images(batch_size=8))
     torch.distributed.destroy_process_group()
-    # Lightning still reduces its own decisions, which are not floating-point values.
+    # Lightning still reduces its own decisions, such as whether to stop, but these are not floating-point values.
     assert not [value for value in calls if value.is_floating_point()]
     assert not [warning for warning in recwarn if "sync_dist" in str(warning.message)]
 

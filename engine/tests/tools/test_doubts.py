@@ -69,7 +69,7 @@ def test_near_duplicates_match_a_brute_force_search(monkeypatch):
 
 @pytest.fixture
 def repeated(lit, workspace, monkeypatch):
-    """A repeat over two folds of data with 19 wrong labels, without the processes that `repeat` starts."""
+    """A `repeat` over two folds of data with 19 wrong labels. Both runs are trained in this process."""
     hold_out, runs = Digits.hold_out, {}
 
     def with_errors(self, size, test_size, labels):

@@ -191,13 +191,13 @@ def test_validation_and_saving_are_measured(trainer, tmp_path):
     seconds = {name: share / 100 * found["seconds"] for name, share in found["percent"].items()}
     assert 1 < seconds["validation"] < 2.5  # also includes loading 80 images
     assert 0.8 < seconds["saving"] < 1.2
-    assert "flop_per_second" not in found  # only measuring batches
+    assert "flop_per_second" not in found  # no batch was timed
 
 
 def test_operation_counting_stops_after_an_error(trainer):
     class Failing(ImageClassifier):
         def training_step(self, batch, batch_idx):
-            if batch_idx == 1:  # this batch counts operations
+            if batch_idx == 1:  # operations are counted in this batch
                 raise ValueError("on purpose")
             return super().training_step(batch, batch_idx)
 

@@ -61,7 +61,7 @@ def apply_corrections(data: "SplitData", file: str) -> None:
     """Replace labels in a data module's training split with the corrected labels in a file.
 
     Raises:
-        DataError: if the file is invalid, a class or sample is unknown, or a sample does not have exactly one class.
+        DataError: if the file is invalid, a class or sample is unknown, or a training sample has no class or several.
     """
     old = data.splits["train"]
     if (labels := classes_of(old)) is None:
@@ -94,7 +94,7 @@ def apply_corrections(data: "SplitData", file: str) -> None:
 
 
 def _read(file: str, classes: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """Return each sample's corrected class and its line in the file. Blank corrections are skipped."""
+    """Map each sample id to its corrected class and the line number in the file. Skip blank corrections."""
     from lit_engine.data.tables import CSVFile
 
     if not Path(file).expanduser().is_file():

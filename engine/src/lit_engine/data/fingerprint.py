@@ -21,7 +21,7 @@ NOTHING = hashlib.sha256(b"0\n").hexdigest()  # fingerprint of an object without
 
 
 def fingerprints(trainer: Trainer, known: Container[str] = ()) -> dict[str, str]:
-    """Map the names of loaded splits and of sampling weights to fingerprints. Names in `known` are skipped.
+    """Return the fingerprints of the loaded splits and sampling weights by name. Names in `known` are skipped.
 
     If a data module has no `splits`, the datasets of its loaders are used instead. A dataset whose attributes are all
     private has no fingerprint.
@@ -41,8 +41,8 @@ def fingerprints(trainer: Trainer, known: Container[str] = ()) -> dict[str, str]
 def fingerprint(data: Any) -> str:
     """Return a SHA-256 hash of all arrays, plain values and files in `data`, its containers and its public attributes.
 
-    If a string is the path of a file, the file's name, size and content are hashed. Folder names are ignored, so that
-    data can be moved. File contents are read last.
+    If a string is the path of a file, the file's name, size and first bytes are hashed. Folder names are ignored, so
+    that data can be moved. File contents are read last.
     """
     found, files, seen = hashlib.sha256(), list[str](), dict[int, Any]()
     for part in _parts(data, files, seen):

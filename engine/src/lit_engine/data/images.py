@@ -220,7 +220,7 @@ def to_targets(value: Any) -> Tensor:
     """Return targets, such as a class, an array or the PIL image of a mask, as an int64 tensor.
 
     Raises:
-        DataError: a target is not a number, or not a whole number.
+        DataError: if a target is not a whole number.
     """
     try:
         found = torch.as_tensor(np.array(value) if isinstance(value, Image.Image) else value)
@@ -255,7 +255,7 @@ def check_targets(
 
 
 class Samples(Dataset):
-    """Batches from a dataset of `(image, target)` pairs, in which images are PIL images or tensors `(C, H, W)`."""
+    """Dataset wrapper that returns batches of `(image, target)` pairs. Images are PIL images or tensors `(C, H, W)`."""
 
     def __init__(self, dataset: Any, input_shape: tuple[int, int, int], num_classes: int, crop: bool = False) -> None:
         self.dataset, self.input_shape, self.num_classes, self.crop = dataset, input_shape, num_classes, crop
@@ -287,17 +287,17 @@ class Samples(Dataset):
 
 
 class ImageData(SplitData):
-    """Base class for image data, in which a split is a pair of tensors or a map-style dataset.
+    """Base class for image data. Each split is a pair of tensors or a map-style dataset.
 
-    A subclass implements `load`, and sets the four attributes below in its constructor. The config links the attributes
-    to the model. Checkpoints contain `mean` and `std` (for pixel values in [0, 1]), because tasks normalise images.
+    A subclass implements `load`, and sets `class_names`, `input_shape`, `mean` and `std` in its constructor. The config
+    links them to the model. Tasks normalise images, so checkpoints contain `mean` and `std` (for values in [0, 1]).
 
     Args:
         root: folder that contains the data.
         train_transforms: transforms for uint8 training batches `(B, C, H, W)` on the device. torchvision transforms
             receive one image at a time. All other modules receive the whole batch (see `data/augmentation.py`).
         eval_transforms: transforms for validation, test and prediction, which receive the whole batch.
-        on_device: store tensors in the accelerator's memory (one byte per value), so that batches are not copied.
+        on_device: store tensors in the accelerator's memory (one byte per uint8 value), so that batches are not copied.
         num_workers: number of processes that load batches. If this is 0 or the data are tensors, no process is started.
         pin_memory: copy batches through page-locked memory to transfer them to a GPU faster. Default: only on CUDA.
         **kwargs: arguments of `SplitData`.
@@ -397,7 +397,7 @@ class ImageData(SplitData):
         return {number: {"file": str(file)} for number, file in enumerate(self.new.files)}
 
     def transfer_batch_to_device(self, batch: ImageBatch, device: torch.device, dataloader_idx: int) -> ImageBatch:
-        """Read the first index while it is on the CPU, because reading it later would wait for the device."""
+        """Transfer a batch after reading its first index, because reading the index later would wait for the device."""
         self._first = int(batch.indices[0]) if len(batch.indices) else 0
         if device.type == "cpu":  # looking for tensors to move would take 15 µs
             return batch
@@ -436,7 +436,7 @@ class DatasetImages(ImageData):
         train: training samples.
         val: validation samples.
         test: test samples.
-        val_size: number of validation samples if `val` is omitted. Values below 1 are fractions of the rest of `train`.
+        val_size: number of validation samples if `val` is omitted. Values below 1 are fractions of non-test samples.
         class_names: names of the classes. Default: the `classes` of `train`.
         input_shape: shape `(C, H, W)` of the resized images.
         mean: mean of each channel, for values in [0, 1].

@@ -249,7 +249,7 @@ class SplitData(LightningDataModule):
     def batches(self, dataset: Any, split: Split) -> Loader:
         """Return a loader for a dataset's batches, in the order that is used for `split`.
 
-        It uses `num_workers` processes if the class has this attribute and the samples are not in memory.
+        The loader uses `num_workers` processes if the class has this attribute and the samples are not in memory.
         """
         workers = 0 if isinstance(dataset, Rows) else getattr(self, "num_workers", 0)
         return Loader(dataset, self.batch_sampler(dataset, split), workers, self.pins(dataset))
@@ -320,7 +320,7 @@ class SplitData(LightningDataModule):
 
 
 def has_test(datamodule: Any, module: LightningModule) -> bool:
-    """Return False and print a message if there is no test split or step. Can be called before `setup`."""
+    """Return whether there is a test split and a test step, and print a message if not. This works before `setup`."""
     if type(module).test_step is LightningModule.test_step:
         print_once(f"{type(module).__name__} has no test_step, so the run is not tested after training")
         return False
@@ -347,7 +347,7 @@ def size_of_split(name: str, size: float, samples: int) -> int:
 
 
 def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
-    """Return ascending training and validation indices, `(size - val_size,)` and `(val_size,)`. They never change."""
+    """Return ascending training and validation indices, `(size - val_size,)` and `(val_size,)`, equal in all runs."""
     order = _order(size, val_size)
     return order[val_size:].sort().values, order[:val_size].sort().values
 
@@ -355,7 +355,7 @@ def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
 def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
     """Return a `random_split` that preserves the proportions of the classes in `labels` `(N,)`, to within one sample.
 
-    The class sizes with the largest fractional parts are rounded up. The last training sample of a class is used for
+    Class shares with the largest fractional parts are rounded up. The last training sample of a class is used for
     validation only if no other class can provide a sample.
     """
     size = len(labels)

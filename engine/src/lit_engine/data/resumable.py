@@ -35,8 +35,8 @@ def seed_everywhere(*parts: int | str) -> None:
 def make_resumable(loader: Any, trainer: Trainer) -> Any:
     """Wrap a DataLoader over a map-style dataset in a `ResumableLoader`. Return other loaders unchanged.
 
-    Iterable datasets and loaders that keep their own iterator start over, unless the loader has a `state_dict`, as
-    torchdata's StatefulDataLoader does.
+    If a run resumes mid-epoch, iterable datasets and loaders that keep their own iterator start over, unless the loader
+    has a `state_dict`, as torchdata's StatefulDataLoader does.
     """
     if not isinstance(loader, DataLoader) or trainer.predicting:
         return loader
@@ -263,7 +263,7 @@ class SeededSamples:
         self._dataset = dataset
         self._accepts_any = accepts_any  # whether indices may be a `Place`, a list or any other index
         self._draws = type(dataset) is not TensorDataset
-        # A Subset only forwards the call to its dataset.
+        # A Subset only forwards `__getitems__` to its dataset.
         inner = dataset
         while isinstance(inner, Subset):
             inner = inner.dataset

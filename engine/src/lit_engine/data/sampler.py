@@ -48,8 +48,8 @@ class EpochBatches(Sampler[Tensor]):
     """Sampler that yields this process's batches of sample indices for one epoch.
 
     All processes have the same number of batches, because otherwise collective operations would hang. Each batch has at
-    least one sample, and each sample occurs exactly once per epoch across all processes, unless there are `weights`.
-    Nothing is padded. The order depends only on (seed, epoch).
+    least one sample, and each sample occurs exactly once per epoch across all processes, unless `weights` or
+    `drop_last` is set. Nothing is padded. The order depends only on (seed, epoch).
 
     With `global_batch_size` G, optimizer step k uses the samples `order[k*G:(k+1)*G]` for any number of processes and
     micro-batches, as in MosaicML Streaming's elastic determinism (https://github.com/mosaicml/streaming). The samples
@@ -138,7 +138,7 @@ class EpochBatches(Sampler[Tensor]):
         share = order[: self.used][self.rank :: self.num_replicas]
         count = len(self)
         cuts = list(range(self.batch_size, count * self.batch_size, self.batch_size))
-        # All processes need the same number of batches. If a batch is missing, the last sample becomes a batch.
+        # All processes need the same number of batches. If this share has one too few, split off its last sample.
         cuts = [min(cut, len(share) - (count - 1 - i)) for i, cut in enumerate(cuts)]
         return list(torch.tensor_split(share, cuts))
 
@@ -179,7 +179,7 @@ def samples_per_micro_batch(global_batch_size: int, processes: int, accumulate: 
 
 
 def shares(bounds: list[int], parts: int) -> list[int]:
-    """Split each interval of `bounds` into parts whose sizes differ by at most 1. The last parts may be empty."""
+    """Split each interval of `bounds` into parts whose sizes differ by at most 1 and may be 0. Return all bounds."""
     pieces = pairwise(bounds)
     return [start - i * (start - end) // parts for start, end in pieces for i in range(parts)] + bounds[-1:]
 
@@ -255,11 +255,11 @@ class SeededBatches:
 class Loader:
     """Loader that follows the order of `EpochBatches` and can resume from a saved position, even with workers.
 
-    The loader is a plain iterable. Lightning would replace the sampler of a `DataLoader` in distributed runs, during
-    prediction, and in runs with `overfit_batches`.
+    The loader is a plain iterable, because Lightning would replace the sampler of a `DataLoader` in distributed runs,
+    during prediction, and in runs with `overfit_batches`.
 
     Args:
-        dataset: returns a batch when indexed with a tensor of indices, or raises a DataError if a sample is invalid.
+        dataset: object that maps a tensor of indices to a batch, or raises a DataError if a sample is invalid.
         sampler: sampler that yields the indices of each batch.
         num_workers: number of processes that load batches. 0 means that the main process loads batches.
         pin_memory: whether to copy batches through page-locked memory.
@@ -270,7 +270,7 @@ class Loader:
         self.sampler = sampler  # Lightning calls this sampler's `set_epoch` before each epoch
         self.batch_sampler = None  # Lightning also reads this attribute
         self.position = self.epoch = 0  # number of batches yielded (not prefetched) so far, and their epoch
-        self.recut = False  # whether the resumed run had a different batch size
+        self.recut = False  # whether the batch size has changed since the run was saved
         self.workers: DataLoader | None = None
         if num_workers or pin_memory:
             self.workers = DataLoader(

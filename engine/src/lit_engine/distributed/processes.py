@@ -36,7 +36,7 @@ def first_if_alone(trainer: Any) -> None:
         return
     strategy = trainer.strategy if isinstance(trainer.strategy, str) else "auto"
     given = {name: trainer[name] for name in ("accelerator", "devices", "num_nodes")}
-    with contextlib.suppress(RuntimeError, ValueError, MisconfigurationException):  # the run's trainer raises it
+    with contextlib.suppress(RuntimeError, ValueError, MisconfigurationException):  # the run's trainer raises the error
         if Trainer(**given, strategy=strategy, logger=False, enable_checkpointing=False).world_size == 1:
             set_rank(0)
 

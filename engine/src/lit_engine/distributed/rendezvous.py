@@ -27,7 +27,7 @@ from lit_engine.errors import UserError
 from lit_engine.project import current, program
 from lit_engine.run.provenance import versions
 
-# Packages that, like the project, must have the same version in all processes.
+# Packages that must have the same version in all processes. The version of the project must also match.
 SAME = ("torch", "lightning", "lit-engine")
 JOIN_SECONDS = 600.0  # how long a process waits for the others
 REPORT_SECONDS = 3.0  # how long a failed process waits for rank 0 to report the same error

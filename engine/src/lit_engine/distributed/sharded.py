@@ -2,7 +2,7 @@
 
 The overlays `fsdp2` and `tensor_parallel` use the strategy `Sharded`. A network can define two plain PyTorch methods:
 
-- `blocks()` returns modules that `forward` calls once. In training, only one of these modules is gathered at a time.
+- `blocks()` returns modules that `forward` calls once each. In training, only one of them is gathered at a time.
   `blocks` may also be an `nn.Sequential` or `nn.ModuleList` with these modules, as in timm. Without blocks, the whole
   network is gathered for each step, and only gradients and optimizer state stay sharded.
 - `tensor_parallel_plan()` maps layer names to the `ParallelStyle` with which tensor parallelism splits the layer.
@@ -31,7 +31,7 @@ UNSUPPORTED = {SGD: "fused", Adagrad: "fused", Rprop: "foreach"}  # options that
 
 
 class Sharded(ModelParallelStrategy):
-    """Lightning's `ModelParallelStrategy`, but each checkpoint is a single file with unsharded tensors.
+    """Variant of Lightning's `ModelParallelStrategy` that saves each checkpoint as one file with unsharded tensors.
 
     Checkpoints can be loaded with any number of processes and any strategy. For evaluation, each process gathers the
     weights, except for layers split by tensor parallelism. A single process can then run the network any number of
@@ -149,7 +149,7 @@ class Sharded(ModelParallelStrategy):
             optimizer.load_state_dict({**saved, "state": states, "param_groups": groups})
 
     def _kernels(self, group: Mapping[str, Any]) -> dict[str, bool]:
-        """Return optimizer options that select kernels for shards and full tensors in the same step."""
+        """Return options that turn off optimizer kernels that cannot combine shards and full tensors in a step."""
         names = ("fused", "foreach") if self._tensor_parallel_size != 1 else ()
         return {name: False for name in names if name in group}
 
@@ -209,7 +209,7 @@ def _check_ties(task: LightningModule) -> None:
 
 
 def _own_blocks(net: nn.Module) -> list[nn.Module]:
-    """Return the modules in the `blocks` of a network or its backbone, which may be a container or a method, or [].
+    """Return the modules in `blocks`, a container or method of a network or its backbone. Return [] without `blocks`.
 
     Blocks that share parameters with each other or with the rest of the network are omitted.
     """

@@ -53,7 +53,7 @@ def clip_norm(gradients: list[Tensor], largest: float) -> None:
 
 
 def gather_full_tensors(value: Any, keep: bool) -> Any:
-    """Return a copy of nested data with full tensors on the CPU, or with None instead of tensors without `keep`."""
+    """Return a copy of nested data with full tensors on the CPU, or with None instead of tensors if not `keep`."""
 
     def gather(tensor: Tensor) -> Tensor | None:
         full = tensor.full_tensor() if _is_sharded(tensor) else tensor  # collective operation
