@@ -143,7 +143,7 @@ class Session:
         self._initialize(trainer, model, datamodule)
         if options.find or options.plot_lr:
             if options.find:
-                resolve_name(FIND)(options.find, trainer, model, datamodule)
+                resolve_name(FIND)(options, trainer, model, datamodule)
             else:
                 resolve_name(PLOT_LR)(trainer, model, datamodule)
             self.has_content = (self.run.path / "figures").exists()

@@ -1,5 +1,7 @@
 """A GAN with two manually optimized optimizers, and noise drawn in the training step."""
 
+import copy
+
 import torch
 import torch.nn.functional as F
 from lightning.pytorch import LightningDataModule, LightningModule
@@ -15,10 +17,16 @@ class GAN(LightningModule):
         self.automatic_optimization = False
         self.generator = nn.Sequential(nn.Linear(latent, 32), nn.ReLU(), nn.Linear(32, 64), nn.Sigmoid())
         self.discriminator = nn.Sequential(nn.Linear(64, 32), nn.LeakyReLU(), nn.Linear(32, 1))
+        self.average = copy.deepcopy(self.generator).requires_grad_(False)
         self.example_input_array = torch.zeros(2, latent)
 
     def forward(self, z):
         return self.generator(z)
+
+    def accumulate(self, decay=0.9):
+        """Update the average of the generator's weights."""
+        for mean, weight in zip(self.average.parameters(), self.generator.parameters(), strict=True):
+            mean.lerp_(weight.detach(), 1 - decay)
 
     def judge(self, images, real):
         logits = self.discriminator(images)
@@ -35,6 +43,7 @@ class GAN(LightningModule):
         self.manual_backward(g_loss)
         first.step()
         self.untoggle_optimizer(first)
+        self.accumulate()
 
         self.toggle_optimizer(second)
         d_loss = (self.judge(images, real=True) + self.judge(self(z).detach(), real=False)) / 2

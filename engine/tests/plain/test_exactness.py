@@ -2,6 +2,7 @@
 
 import csv
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from killing import at_call
 from lit_engine.checkpoints.io import read
 from lit_engine.load import load_data
 from lit_engine.run.directory import RunDir
+from lit_engine.training.plain import seed_data_hooks
 
 BATCHES = 10  # per epoch
 FIT = "--trainer.log_every_n_steps=1 --epochs 2 --model test_exactness."
@@ -150,6 +152,17 @@ class Curriculum(Data):
         return DataLoader(Subset(samples, range(start, start + 200)), batch_size=20, shuffle=True)
 
 
+class Drawn(Data):
+    """Draws a random training subset and random validation samples."""
+
+    def train_dataloader(self):
+        samples = super().train_dataloader().dataset
+        return DataLoader(Subset(samples, torch.randperm(300)[:200].tolist()), batch_size=20, shuffle=True)
+
+    def val_dataloader(self):
+        return DataLoader(TensorDataset(torch.randn(40, 20), torch.randint(3, (40,))), batch_size=20)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -163,10 +176,20 @@ class Curriculum(Data):
         "Critic --data metric_objects.Data",
         "Fetching --data metric_objects.Data",
         "Plain --data test_exactness.Curriculum --trainer.reload_dataloaders_every_n_epochs=2",
+        "Plain --data test_exactness.Drawn --trainer.reload_dataloaders_every_n_epochs=1",
     ],
 )
 def test_a_resumed_run_matches_an_uninterrupted_run_bit_for_bit(lit, options):
     check_resumed(lit, f"fit {FIT}{options}", BATCHES + 5)
+
+
+def test_a_reloaded_loader_draws_other_samples():
+    data = Drawn()
+    seed_data_hooks(data, 0)
+    data.trainer, drawn = SimpleNamespace(reload_dataloaders_every_n_epochs=2), []
+    for data.trainer.current_epoch in range(4):
+        drawn.append(data.train_dataloader().dataset.indices)
+    assert drawn[0] == drawn[1] != drawn[2] == drawn[3]
 
 
 class Stops(Classifier):

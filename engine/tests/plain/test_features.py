@@ -411,6 +411,25 @@ def test_predictions_may_be_a_list_of_tensors_or_arrays(lit):
         assert [int(row["index"]) for row in rows] == list(range(len(rows)))
 
 
+class Counting(Mean):
+    """Counts batches without an optimizer."""
+
+    def training_step(self, batch, batch_idx):
+        self.mean.data += 1
+
+    def configure_optimizers(self):
+        return None
+
+
+def test_a_module_without_an_optimizer_can_be_forked_and_has_a_bar(lit, monkeypatch):
+    monkeypatch.setattr("lit_engine.session.ProgressLines", lambda: progress.TerminalProgress(Signals()))
+    parent = lit("fit --model=test_features.Counting --data=test_features.Three --epochs 1")
+    assert parent.status == 0, parent.err
+    fork = lit(f"fit --fork {parent.run} --epochs 3 --name longer")
+    assert fork.status == 0, fork.err
+    assert read(fork.run / "checkpoints" / "last.ckpt")["state_dict"]["mean"] == 3 * 2
+
+
 class Listing(Mean):
     """Predicts a list with one tensor per sample. If `lengths` is true, the tensors have different lengths."""
 
@@ -445,11 +464,11 @@ def test_values_that_cannot_be_columns_in_every_batch_are_saved_unchanged(lit):
 
 
 class Colliding(Mean):
-    """Has an attribute with the name of a task's attribute."""
+    """Has attributes with the names of a task's attributes."""
 
     def __init__(self):
         super().__init__()
-        self.notes = ["from the author"]
+        self.notes, self.accumulate = ["from the author"], 2
 
     def test_step(self, batch, batch_idx):
         self.log_dict({"value": batch[0].mean(), "samples": 1.0})
@@ -470,7 +489,9 @@ class CollidingData(SixData):
 
 
 def test_attributes_may_have_the_names_of_the_librarys_own_attributes(lit):
-    run = lit("fit --model=test_features.Colliding --data=test_features.CollidingData --epochs 1").run
+    fit = lit("fit --model=test_features.Colliding --data=test_features.CollidingData --epochs 1")
+    assert "1 epoch × 2 steps" in fit.out
+    run = fit.run
     assert lit(f"test {run}").status == 0
     assert lit(f"predict {run}").status == 0
     rows = rows_of(next((run / "predictions").glob("*.csv")))
@@ -560,6 +581,22 @@ def test_a_run_includes_custom_figures_and_provenance(lit):
     assert entry["seed"] == 3
     assert "trainer.max_epochs" in str(entry["changed"])
     assert entry["versions"]["torch"] == version("torch")
+
+
+class Sized(Three):
+    """Has a batch size that is not an option of this name."""
+
+    def __init__(self, size: int = 2):
+        super().__init__()
+        self.batch_size = size
+
+
+def test_plan_and_find_batch_size_suggest_only_options_that_exist(lit):
+    fit = "fit --model test_features.Mean --data test_features.Sized --epochs 1"
+    planned = lit(fit, "--trainer.accumulate_grad_batches=2 --plan --json")
+    assert planned.status == 0, planned.err
+    assert "micro_batch" not in json.loads(planned.out)
+    assert "suggested: a batch size of 2 (" in lit(fit, "--find batch_size").out
 
 
 def test_runs_of_a_plain_module_can_be_planned_and_forked(lit):

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, default_colla
 from torchmetrics import MeanMetric, MetricTracker
 
 from helpers import differences
+from lit_engine.checkpoints.callback import Checkpoint
 from lit_engine.checkpoints.io import read
 from lit_engine.errors import UserError
 from lit_engine.load import load_model
@@ -176,6 +177,20 @@ class Teacher(Simple):
         checkpoint["state_dict"].update({f"teacher.{k}": v for k, v in self.teacher.state_dict().items()})
 
 
+class Bank(Simple):
+    """Stores samples in a buffer that grows, and resizes it when a checkpoint is loaded."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("bank", torch.zeros(0, 20))
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.bank = torch.cat([self.bank, batch[0]])
+
+    def on_load_checkpoint(self, checkpoint):
+        self.bank = torch.empty_like(checkpoint["state_dict"]["bank"])
+
+
 class Probe(Callback):
     """Adds a layer to the module."""
 
@@ -219,6 +234,14 @@ class Staged(Data):
 
     def val_dataloader(self):
         return DataLoader(self.validation, batch_size=32)
+
+
+class Untested(Data):
+    """Has test samples that cannot be loaded."""
+
+    def setup(self, stage):
+        if stage == "test":
+            raise UserError("the test samples are missing")
 
 
 class Drawing(Classifier):
@@ -387,6 +410,25 @@ def test_the_checkpoint_callback_of_a_module_selects_the_best_checkpoint(lit):
     assert "warning" not in done.err
 
 
+class Keeping(Simple):
+    """Configures a Checkpoint that depends on the data and monitors a metric that the sanity check does not log."""
+
+    def on_validation_epoch_end(self):
+        if not self.trainer.sanity_checking:
+            self.log("val_auc", float(-self.current_epoch))
+
+    def configure_callbacks(self):
+        return [Checkpoint("val_auc", "max", keep_last=self.trainer.datamodule.batch_size // 16)]
+
+
+def test_the_library_checkpoint_of_a_module_replaces_the_default(lit):
+    done = lit(f"fit --model test_own_code.Keeping {DATA} --epochs 3")
+    assert done.status == 0, done.err
+    assert "warning: monitor: val_auc is not logged in validation" in done.err
+    files = {path.name for path in (done.run / "checkpoints").glob("*.ckpt")}
+    assert files == {"best-epoch000.ckpt", "epoch001.ckpt", "epoch002.ckpt", "last.ckpt"}
+
+
 class Counting(Callback):
     def __init__(self):
         self.epochs = 0
@@ -480,10 +522,11 @@ def test_find_lr_works_for_a_module_with_its_own_callbacks(lit):
     assert "suggested: --model.learning_rate=" in done.out
 
 
-def test_the_best_checkpoint_may_be_outside_the_run(lit):
-    callback = "{class_path: ModelCheckpoint, init_args: {monitor: val_acc, mode: max, dirpath: elsewhere}}"
+@pytest.mark.parametrize("folder", ["elsewhere", "checkpoints"])
+def test_the_best_checkpoint_may_be_outside_the_run(lit, folder):
+    callback = f"{{class_path: ModelCheckpoint, init_args: {{monitor: val_acc, mode: max, dirpath: {folder}}}}}"
     run = lit(f"fit --model test_own_code.Simple {DATA}", ["--trainer.callbacks+=" + callback]).run
-    (best,) = Path("elsewhere").resolve().glob("*.ckpt")
+    (best,) = Path(folder).resolve().glob("*.ckpt")
     assert json.loads((run / "metrics.json").read_text())["fit"]["best_checkpoint"] == str(best)
     assert f"checkpoint: {best}\n" in lit(f"test {run}").out
 
@@ -521,8 +564,8 @@ def test_weights_that_a_load_hook_no_longer_adds_are_reported_as_missing(lit, mo
         assert "Missing key(s)" in done.err
 
 
-@pytest.mark.parametrize("model", ["Late", "InSetup", "Lazy", "Teacher"])
-def test_commands_support_weights_that_are_created_or_added_in_a_hook(lit, model):
+@pytest.mark.parametrize("model", ["Late", "InSetup", "Lazy", "Teacher", "Bank"])
+def test_commands_support_weights_that_a_hook_creates_adds_or_resizes(lit, model):
     done = lit(f"fit --model test_own_code.{model} {DATA}")
     assert done.status == 0, done.err
     assert f"{model}: " in done.out
@@ -664,7 +707,10 @@ class Dicts(Data):
 
 
 def test_forward_may_take_the_whole_batch_and_frozen_weights_may_be_infinite(lit):
-    run = lit("fit --model test_own_code.Masked --data test_own_code.Dicts --epochs 1").run
+    fit = lit("fit --model test_own_code.Masked --data test_own_code.Dicts --epochs 1 --test_after_fit=true")
+    assert fit.status == 0, fit.err
+    assert "Masked has no test_step, so the run is not tested after training" in fit.out
+    run = fit.run
     done = lit(f"predict {run}")
     assert done.status == 0, done.err
     rows = list(csv.DictReader(next((run / "predictions").glob("*.csv")).open()))
@@ -701,6 +747,12 @@ def test_validate_can_use_a_split_that_setup_creates_only_for_fit(lit):
     assert done.status == 0, done.err
     sections = json.loads((run / "metrics.json").read_text())
     assert sections["validate"]["val_loss"] == pytest.approx(sections["fit"]["val_loss"])
+
+
+def test_a_test_that_fails_prints_no_training_metrics(lit):
+    done = lit("fit --model test_own_code.Simple --data test_own_code.Untested --epochs 1 --test_after_fit=true")
+    assert "the test samples are missing" in error_of(done)
+    assert "test/" not in done.out
 
 
 def test_nested_outputs_cannot_be_exported():

@@ -18,6 +18,10 @@ from lit_engine.data.module import SplitData
 from lit_engine.run.directory import RunDir
 
 
+def contents(run):
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
 def test_run_is_named_after_config_and_time_and_its_name_is_printed_once(lit):
     result = lit(f"fit -c configs/quickstart.yaml {TINY} -c configs/overlays/debug.yaml")
     lines = result.out.splitlines()
@@ -27,7 +31,7 @@ def test_run_is_named_after_config_and_time_and_its_name_is_printed_once(lit):
 
 
 def test_saved_config_reproduces_the_run_in_a_new_directory(lit, trained):
-    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    before = contents(trained)
     refused = lit(f"fit -c {trained}/config.yaml --run_name={trained.name}")
     assert refused.status == 2
     assert str(trained) in refused.err
@@ -37,7 +41,7 @@ def test_saved_config_reproduces_the_run_in_a_new_directory(lit, trained):
     first, second = (read(run / "checkpoints" / "last.ckpt") for run in (trained, repeated.run))
     assert same_weights(first["state_dict"], second["state_dict"])
     assert (repeated.run / "config.yaml").read_text() == (trained / "config.yaml").read_text()
-    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
+    assert contents(trained) == before
 
 
 def test_a_run_records_metrics_and_provenance(trained):
@@ -63,6 +67,17 @@ def test_fast_dev_run_creates_no_run_and_keeps_the_name_available(lit):
     assert result.status == 0, result.err
     assert not (Path("runs") / "quickstart" / "tried").exists()
     assert lit(f"{command} --trainer.max_epochs=1").status == 0
+
+
+def test_fast_dev_run_does_not_change_the_results_of_a_run(lit, trained):
+    commands = [f"{name} --run {trained} --data.eval_batch_size=100" for name in ("predict", "test")]
+    assert [lit(command).status for command in commands] == [0, 0]
+    before = contents(trained)
+    assert trained / "predictions" / "test.csv" in before
+    for command in commands:
+        result = lit(f"{command} --trainer.fast_dev_run=true")
+        assert result.status == 0, result.err
+    assert contents(trained) == before
 
 
 def test_an_epoch_without_validation_reports_no_validation_metrics(lit):

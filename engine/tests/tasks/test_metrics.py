@@ -98,6 +98,14 @@ def test_a_task_without_metrics_of_its_own_reports_the_configured_metrics(traine
     assert evaluated(trainer, OnlyMetrics(metrics=[MultilabelF1Score(2)]), Images()) == {"test/multilabel_f1_score": 1}
 
 
+def test_a_metric_may_return_a_python_float(trainer):
+    class Fraction(MultilabelF1Score):
+        def compute(self):
+            return float(super().compute())
+
+    assert evaluated(trainer, Bits(metrics=[Fraction(2)]), Images())["test/fraction"] == 1
+
+
 def test_custom_tasks_provide_metric_inputs_and_misuse_causes_an_error(trainer):
     data, f1 = Images(), MultilabelF1Score(2)
     assert evaluated(trainer, Bits(metrics=[f1]), data)["test/multilabel_f1_score"] == 1

@@ -3,6 +3,7 @@
 import logging
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -68,7 +69,7 @@ def test_find_lr_respects_parameter_groups_and_freezing_in_the_first_epoch(train
     )
     before = late.weight.detach().clone()
     fit = trainer(max_epochs=2, callbacks=[Unfreezing({"net.late": 1})], accumulate_grad_batches=2)
-    find("lr", fit, task, data)
+    find(SimpleNamespace(find="lr"), fit, task, data)
     assert 50 < len(Watched.steps) <= 100
     for k, groups in enumerate(Watched.steps):
         rate = 1e-6 * 1e7 ** (k / 99)

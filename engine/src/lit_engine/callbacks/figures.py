@@ -379,7 +379,8 @@ class Figures(DrawsEvaluation):
 def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None, caption: str = "") -> Path:
     """Write `figures/NAME.png`, labelled with the run's name, and log the figure to TensorBoard and W&B if enabled.
 
-    The loggers group the figures by split, so `val_masks.png` is logged as `val/masks`.
+    The loggers group the figures by split, so `val_masks.png` is logged as `val/masks`. With `fast_dev_run`, nothing is
+    written, because a figure of one batch would replace a complete one.
 
     Args:
         trainer: the trainer of the run.
@@ -394,9 +395,11 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
     from matplotlib.text import Text
 
     run = Path(trainer.default_root_dir)
-    figure.supxlabel(RunDir(run).name, x=0.99, ha="right", fontsize=7, color="grey", parse_math=False)
     file = run / "figures" / f"{name}.png"
+    if fast_dev_run(trainer):
+        return file
     file.parent.mkdir(parents=True, exist_ok=True)
+    figure.supxlabel(RunDir(run).name, x=0.99, ha="right", fontsize=7, color="grey", parse_math=False)
     shown = [image for axes in figure.axes for image in axes.images]
     photos = any(image.get_array().ndim == 3 or image.get_cmap().name == "gray" for image in shown)
     for text in figure.findobj(Text) if photos else ():  # legible on a light or dark background

@@ -52,7 +52,8 @@ def check_fits(
 
     In two cases, only the shapes are compared. If `is_partial` is true, hooks may still add weights to the model or to
     the checkpoint, and Lightning checks the names later. If a LightningModule sets `strict_loading = False`, its
-    checkpoints may omit frozen weights.
+    checkpoints may omit frozen weights. With `is_partial`, the shapes are not compared either if the model overrides
+    `on_load_checkpoint`, which may resize weights.
 
     Returns:
         Descriptions of hyperparameters whose values have changed since training, such as the image mean or class names.

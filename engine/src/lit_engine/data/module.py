@@ -9,6 +9,7 @@ import torch
 from jsonargparse import ArgumentParser
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from lit_engine.data.corrections import apply_corrections
@@ -321,7 +322,7 @@ class SplitData(LightningDataModule):
 
 def has_test(datamodule: Any, module: LightningModule) -> bool:
     """Return whether there is a test split and a test step, and print a message if not. This works before `setup`."""
-    if type(module).test_step is LightningModule.test_step:
+    if not is_overridden("test_step", module, LightningModule):
         print_once(f"{type(module).__name__} has no test_step, so the run is not tested after training")
         return False
     own = getattr(type(datamodule), "test_dataloader", None) is not LightningDataModule.test_dataloader

@@ -4,9 +4,10 @@ import math
 import warnings
 from contextlib import suppress
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
+from jsonargparse import Namespace
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.tuner import Tuner
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -31,12 +32,15 @@ LR_RANGE = 1e-6, 10.0
 LARGEST = 8192  # maximum batch size
 
 
-def find(what: Literal["lr", "batch_size"], trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
+def find(options: Namespace, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     """Print a suggested learning rate or batch size. Raise UserError if there is nothing to suggest."""
-    _check_automatic(model, f"--find {what}")
+    _check_automatic(model, f"--find {options.find}")
     if isinstance(model, Task):
         model.schedules = []  # schedules depend on the length of the actual run
-    (_find_lr if what == "lr" else _find_batch_size)(trainer, model, datamodule)
+    if options.find == "lr":
+        _find_lr(trainer, model, datamodule)
+    else:
+        _find_batch_size(options, trainer, model, datamodule)
 
 
 def _check_automatic(model: LightningModule, option: str) -> None:
@@ -137,7 +141,7 @@ def find_steepest_rate(rates: list[float], losses: list[float]) -> float | None:
     return rates[smooth.index(min(smooth))]
 
 
-def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
+def _find_batch_size(options: Namespace, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     """Double the batch size while it fits in memory, up to 8192 or the dataset size. Run each size for 3 steps."""
     if trainer.world_size > 1:
         raise UserError("--find batch_size needs one process: set --trainer.devices=1 --trainer.strategy=auto")
@@ -157,7 +161,9 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
     why = f"the largest of {before}, {2 * before}… that fits in memory, up to {LARGEST:,} and the number of samples"
     if limit is not None and limit < before:  # Lightning halves a size that does not fit, and starts with at most 8192
         found, why = limit, why.replace(f"{2 * before}…", f"{before // 2}…")
-    print_once(f"suggested: --{'model' if owner is model else 'data'}.batch_size={found} ({why})")
+    where = "model" if owner is model else "data"
+    is_option = "batch_size" in options[where].get("init_args", {})
+    print_once(f"suggested: {f'--{where}.batch_size=' if is_option else 'a batch size of '}{found} ({why})")
 
 
 class PlanDone(Exception):

@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsFloat
 
 from torch import Tensor
 from torchmetrics import Metric
@@ -93,7 +93,7 @@ class Metrics:
             for part, one in value.items():
                 found |= self._numbers(f"{name}/{part}", one)
             return found
-        if getattr(value, "ndim", 1) != 0:
+        if not isinstance(value, SupportsFloat) or getattr(value, "ndim", 0) != 0:
             raise ValueError("it returns neither a number nor one number per class")
         return {name: float(value)}
 
