@@ -40,7 +40,7 @@ OUT_OF_MEMORY = (
     "trainer.precision=bf16-mixed also needs less memory"
 )
 ONE_SAMPLE = "batch norm cannot train on a batch of one sample: set --data.drop_last=true or change data.batch_size"
-TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+TRANSFER_HOOKS = ("on_before_batch_transfer", "on_after_batch_transfer")
 # The module's hooks that are wrapped, so that `Saver` runs after them.
 LAST_HOOKS = ("on_train_start", "on_train_epoch_start", "on_train_batch_end", "on_validation_end")
 
