@@ -198,7 +198,7 @@ def remove_keys(text: str, keys: Iterable[str]) -> str:
             if count:
                 break
         else:
-            raise ValueError(f"no line starts with {key}: remove the key from scripts/families.py")
+            raise ValueError(f"no line or item starts with {key}: remove the key from scripts/families.py")
     return text
 
 

@@ -91,7 +91,7 @@ def test_remove_keys_removes_lines_or_items():
     text = 'a = {\n    "mean": "mean",\n    "mean_x": "m",\n}\nb = ["x", "mean"]\nc = {"one": "f:g"}\n'
     assert remove_keys(text, ["mean", "one"]) == 'a = {\n    "mean_x": "m",\n}\nb = ["x", "mean"]\nc = {}\n'
     assert remove_keys('f = ["src", "docs"]\n', ["docs"]) == 'f = ["src"]\n'
-    with pytest.raises(ValueError, match="no line starts with other"):
+    with pytest.raises(ValueError, match="no line or item starts with other"):
         remove_keys(text, ["other"])
 
 
@@ -126,7 +126,7 @@ The last one.
     ("path", "text", "words"),
     [
         ("docs/results.md", b"<!-- end -->", "docs/results.md: <!-- end --> is unpaired"),
-        (".dockerignore", b"", ".dockerignore: no line starts with benchmarks/results"),
+        (".dockerignore", b"", ".dockerignore: no line or item starts with benchmarks/results"),
     ],
 )
 def test_missing_sections_or_keys_are_reported_with_their_file(path, text, words):

@@ -1,6 +1,6 @@
 """Wrappers for the undocumented parts of Lightning 2.6 and torch 2.15 that this library uses.
 
-Each docstring states why the access is needed and, if known, which version added the private API.
+Each docstring states why the access is needed and, if known, which version of the package introduced the private API.
 `test_private_apis.py` tests each function, and fails if a private name disappears.
 """
 
@@ -36,7 +36,7 @@ BatchNorm = _BatchNorm  # base class of all batch norm layers, for `isinstance` 
 
 
 def trainer_of(module: LightningModule) -> Trainer | None:
-    """Return a module's trainer or None. The public property fails without a trainer. Lightning 1.8 added this API."""
+    """Return a module's trainer or None. The public property fails without a trainer. Requires Lightning 1.8+."""
     return module._trainer
 
 
@@ -67,20 +67,20 @@ def attach_data(trainer: Trainer, data: LightningDataModule) -> None:
 
 
 def limit_loops(trainer: Trainer, max_epochs: int, max_steps: int) -> None:
-    """Set the maximum number of epochs and steps. The trainer has no setters. Lightning 2.0 added this API."""
+    """Set the maximum number of epochs and steps. The trainer has no setters. Requires Lightning 2.0+."""
     trainer.fit_loop.max_epochs = max_epochs
     trainer.fit_loop.epoch_loop.max_steps = max_steps
 
 
 def set_root_dir(trainer: Trainer, path: str) -> None:
-    """Set the output folder of callbacks, because initially only rank 0 knows it. Lightning 2.0 added this API."""
+    """Set the output folder of callbacks, because initially only rank 0 knows it. Requires Lightning 2.0+."""
     trainer._default_root_dir = path  # type: ignore[attr-defined]
 
 
 def skip_sigterm_broadcast(trainer: Trainer) -> None:
     """Skip the broadcast of a SIGTERM flag, which would synchronize all processes before each step.
 
-    `Saver` replaces Lightning's SIGTERM handler, so the flag is never set. Lightning 2.6 added this API.
+    `Saver` replaces Lightning's SIGTERM handler, so the flag is never set. Requires Lightning 2.6+.
     """
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
@@ -89,7 +89,7 @@ def skip_batches_of_evaluation(trainer: Trainer) -> None:
     """Disable logging of individual validation and test batches. Their means are still logged.
 
     Lightning counts these batches from the start of the process, so a resumed run would log them at different steps.
-    Lightning 1.5 added this API.
+    Requires Lightning 1.5+.
     """
     trainer._logger_connector.update_eval_step_metrics = lambda step: None  # type: ignore[method-assign]
 
@@ -98,7 +98,7 @@ def reload_in_same_epochs(trainer: Trainer) -> None:
     """When a run is resumed, create the training loaders for the epoch in which they were last reloaded.
 
     Lightning does not save this epoch. If `reload_dataloaders_every_n_epochs` is 2 and the run resumes in epoch 1,
-    Lightning would create the loaders for epoch 1, and reload them in epoch 3. Lightning 2.0 added this API.
+    Lightning would create the loaders for epoch 1, and reload them in epoch 3. Requires Lightning 2.0+.
     """
     loop, every = trainer.fit_loop, trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
     set_up = loop.setup_data
@@ -119,7 +119,7 @@ def reload_in_same_epochs(trainer: Trainer) -> None:
 def disable_requeue(trainer: Trainer) -> None:
     """Prevent Lightning from requeueing a SLURM job with its own checkpoint.
 
-    Single-device strategies have no public `cluster_environment`. Lightning 1.6 added this API.
+    Single-device strategies have no public `cluster_environment`. Requires Lightning 1.6+.
     """
     environment = trainer._accelerator_connector.cluster_environment
     if isinstance(environment, SLURMEnvironment):
@@ -129,7 +129,7 @@ def disable_requeue(trainer: Trainer) -> None:
 def save_after_validation(callback: ModelCheckpoint) -> None:
     """Configure a ModelCheckpoint to save after each validation, before a newer value can replace the logged metric.
 
-    Using the constructor's argument would add an option to every subclass. Lightning 1.6 added this API.
+    Using the constructor's argument would add an option to every subclass. Requires Lightning 1.6+.
     """
     callback._save_on_train_epoch_end = False
 
@@ -141,7 +141,7 @@ class NoProfiler(PassThroughProfiler):
 
 
 def shorten_steps(trainer: Trainer) -> None:
-    """Inspect `training_step` and the batch hooks only once, instead of in each step. Lightning 2.6 added this API.
+    """Inspect `training_step` and the batch hooks only once, instead of in each step. Requires Lightning 2.6+.
 
     This makes a step about 0.2 ms shorter.
     """
@@ -154,7 +154,7 @@ def shorten_steps(trainer: Trainer) -> None:
 class QuickModule(LightningModule):
     """Module that stores the name of the current hook without the checks of `nn.Module.__setattr__`.
 
-    Lightning sets this name 44 times per step. Skipping the checks saves about 0.05 ms. Lightning 1.0 added this API.
+    Lightning sets this name 44 times per step. Skipping the checks saves about 0.05 ms. Requires Lightning 1.0+.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -195,18 +195,18 @@ def skip_data_summary() -> Iterator[None]:
 
 
 def count_batches(trainer: Trainer) -> None:
-    """Create the training dataloader early to set `num_training_batches`. Lightning 2.0 added this API."""
+    """Create the training dataloader early to set `num_training_batches`. Requires Lightning 2.0+."""
     trainer.fit_loop.setup_data()
 
 
 def is_between_epochs(trainer: Trainer) -> bool:
-    """Return whether the loop counters come from a checkpoint saved between epochs. Lightning 1.5 added this API."""
+    """Return whether the loop counters come from a checkpoint saved between epochs. Requires Lightning 1.5+."""
     epochs: Any = trainer.fit_loop.epoch_progress.current
     return epochs.ready == epochs.started == epochs.processed
 
 
 def start_as_new(trainer: Trainer) -> None:
-    """Make a resumed fit call all hooks at the start of its next epoch, as in a new fit. Lightning 2.0 added this API.
+    """Make a resumed fit call all hooks at the start of its next epoch, as in a new fit. Requires Lightning 2.0+.
 
     This function calls the base class's setter, because the fit loop's own setter would also reset the inner loops.
     Lightning must create the data iterator again, because the first one used the counters of the previous epoch.
@@ -225,7 +225,7 @@ def finish_restart(trainer: Trainer) -> None:
     """Clear the restarting flag mid-epoch, so that the epoch ends normally and ReduceLROnPlateau is stepped.
 
     Dataloaders resume from their saved positions. Lightning does not restore the position if the dataloader was created
-    before the checkpoint was loaded, for example by `estimated_stepping_batches`. Lightning 2.0 added this API.
+    before the checkpoint was loaded, for example by `estimated_stepping_batches`. Requires Lightning 2.0+.
     """
     loop = trainer.fit_loop
     if any(loop._combined_loader_states_to_load):
@@ -235,7 +235,7 @@ def finish_restart(trainer: Trainer) -> None:
 
 
 def skip_validation_if_not_due(trainer: Trainer) -> None:
-    """Skip an interrupted validation if the new options disable it. Lightning 2.6 added this API.
+    """Skip an interrupted validation if the new options disable it. Requires Lightning 2.6+.
 
     Without this function, Lightning would train on an extra batch instead, even at the end of the epoch.
     """
@@ -247,7 +247,7 @@ def skip_validation_if_not_due(trainer: Trainer) -> None:
 
 
 def step_plateau_schedules(trainer: Trainer) -> None:
-    """Step the ReduceLROnPlateau schedules with interval `step`. Lightning 1.6 added this API.
+    """Step the ReduceLROnPlateau schedules with interval `step`. Requires Lightning 1.6+.
 
     Lightning does this after a step's hooks, but checkpoints are saved in these hooks. A resumed run must therefore
     make the call for the last step before the checkpoint.
@@ -256,7 +256,7 @@ def step_plateau_schedules(trainer: Trainer) -> None:
 
 
 def ready_batches(trainer: Trainer) -> int:
-    """Return the number of batches that have started in this epoch. Lightning 1.5 added this API."""
+    """Return the number of batches that have started in this epoch. Requires Lightning 1.5+."""
     return trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
 
@@ -269,13 +269,13 @@ def processed_batches(trainer: Trainer) -> int:
 def is_in_hook(trainer: Trainer) -> bool:
     """Return whether a hook other than `training_step` is running. Such a hook may fetch its own batches.
 
-    `Trainer` has no public attribute for this. Lightning 1.0 added this API.
+    `Trainer` has no public attribute for this. Requires Lightning 1.0+.
     """
     return getattr(trainer.lightning_module, "_current_fx_name", None) not in (None, "training_step")
 
 
 def will_validate(trainer: Trainer) -> bool:
-    """Return whether Lightning will validate after this batch. Lightning 1.8 added this API.
+    """Return whether Lightning will validate after this batch. Requires Lightning 1.8+.
 
     In Lightning, a stop request also triggers validation. This function assumes that there is no such request.
     """
@@ -296,12 +296,12 @@ def has_validated(trainer: Trainer) -> bool:
 
 
 def modes_in_training(trainer: Trainer) -> dict[str, bool]:
-    """Return whether each submodule was in train mode before the current validation. Lightning 2.2 added this API."""
+    """Return whether each submodule was in train mode before the current validation. Requires Lightning 2.2+."""
     return trainer.fit_loop.epoch_loop.val_loop._module_mode.mode
 
 
 def logged_steps(trainer: Trainer) -> int:
-    """Return the step at which the next values will be logged. Lightning 1.6 added this API."""
+    """Return the step at which the next values will be logged. Requires Lightning 1.6+."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
@@ -320,7 +320,7 @@ def epochs_in(checkpoint: dict[str, Any]) -> tuple[int, int | None]:
     """Return two numbers for a checkpoint: the complete epochs, including validation, and the fully trained epochs.
 
     The numbers differ if the checkpoint was saved during the validation at the end of an epoch. If a checkpoint was
-    saved mid-epoch, the second number is None. Lightning 1.5 added this API.
+    saved mid-epoch, the second number is None. Requires Lightning 1.5+.
     """
     loop = checkpoint["loops"]["fit_loop"]
     epochs, is_trained = loop["epoch_progress"]["current"], loop["epoch_loop.batch_progress"]["is_last_batch"]
@@ -331,7 +331,7 @@ def epochs_in(checkpoint: dict[str, Any]) -> tuple[int, int | None]:
 
 
 def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
-    """Adjust the counters in a checkpoint so that resuming from it is exact. Lightning 2.6 added this API.
+    """Adjust the counters in a checkpoint so that resuming from it is exact. Requires Lightning 2.6+.
 
     Without this function, some runs would resume at a different point, or not at all.
 
@@ -363,7 +363,7 @@ def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
 
 
 def restore_progress(trainer: Trainer, checkpoint: dict[str, Any]) -> None:
-    """Restore the step and the epoch that loggers and modules use in an evaluation. Lightning 1.5 added this API."""
+    """Restore the step and the epoch that loggers and modules use in an evaluation. Requires Lightning 1.5+."""
     if counters := checkpoint.get("loops", {}).get("fit_loop"):
         trainer.fit_loop.load_state_dict(counters)
 
@@ -406,7 +406,7 @@ def rewind_step(trainer: Trainer, batches: int) -> None:
 def logged_values(trainer: Trainer) -> dict[str, Tensor]:
     """Return a dict of the metrics that the current stage has logged in this epoch or evaluation.
 
-    `callback_metrics` mixes all stages and keeps only the newest metric for each name. Lightning 1.2 added this API.
+    `callback_metrics` mixes all stages and keeps only the newest metric for each name. Requires Lightning 1.2+.
     """
     results: Any = trainer._results
     found: dict[str, Tensor] = {}
@@ -418,7 +418,7 @@ def logged_values(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def logged_metrics(trainer: Trainer) -> list[str]:
-    """Return the names of the metric objects that the current stage has logged. Lightning 1.2 added this API."""
+    """Return the names of the metric objects that the current stage has logged. Requires Lightning 1.2+."""
     results: Any = trainer._results
     return [
         item.meta.metric_attribute for item in results.values() if item.meta.metric_attribute and not item.has_reset
@@ -426,14 +426,14 @@ def logged_metrics(trainer: Trainer) -> list[str]:
 
 
 def log_step(trainer: Trainer) -> None:
-    """Log a step's metrics before its checkpoint is saved, instead of after all hooks. Lightning 1.2 added this API."""
+    """Log a step's metrics before its checkpoint is saved, instead of after all hooks. Requires Lightning 1.2+."""
     trainer._logger_connector.update_train_step_metrics()
 
 
 def logged_so_far(trainer: Trainer) -> list[dict[str, Any]]:
     """Return the values that `self.log` has accumulated in this training epoch, for a checkpoint.
 
-    Lightning loses these values when a run is resumed mid-epoch. Lightning 1.2 added this API.
+    Lightning loses these values when a run is resumed mid-epoch. Requires Lightning 1.2+.
     """
     results: Any = trainer.fit_loop.epoch_loop._results
     found = []
@@ -451,7 +451,7 @@ def logged_so_far(trainer: Trainer) -> list[dict[str, Any]]:
 
 
 def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
-    """Restore the values that `self.log` had accumulated in this epoch. Lightning 1.2 added this API."""
+    """Restore the values that `self.log` had accumulated in this epoch. Requires Lightning 1.2+."""
     results: Any = trainer.fit_loop.epoch_loop._results
     for one in saved:
         module, _, name = one["reduce_fx"].rpartition(".")
@@ -509,12 +509,12 @@ def _is_tracker(module: Any) -> bool:
 
 
 def swap_average(average: WeightAveraging, module: LightningModule) -> None:
-    """Swap the averaged weights and the trained weights. Lightning 2.6 added this API."""
+    """Swap the averaged weights and the trained weights. Requires Lightning 2.6+."""
     average._swap_models(module)
 
 
 def get_averaged_model(average: WeightAveraging) -> Any:
-    """Return the averaged model of a WeightAveraging callback. Lightning 2.6 added this API."""
+    """Return the averaged model of a WeightAveraging callback. Requires Lightning 2.6+."""
     assert average._average_model is not None
     return average._average_model
 
@@ -523,7 +523,7 @@ def get_averaged_model(average: WeightAveraging) -> Any:
 
 
 def rank() -> int:
-    """Return the global rank, even before a strategy has started. Lightning 1.0 added this API."""
+    """Return the global rank, even before a strategy has started. Requires Lightning 1.0+."""
     return getattr(rank_zero_only, "rank", 0)
 
 
@@ -533,12 +533,12 @@ def set_rank(number: int) -> None:
 
 
 def device_mesh(strategy: Any) -> Any:
-    """Return the device mesh or None. Without a mesh, the public property fails. Lightning 2.4 added this API."""
+    """Return the device mesh or None. Without a mesh, the public property fails. Requires Lightning 2.4+."""
     return getattr(strategy, "_device_mesh", None)
 
 
 def has_layer_sync(strategy: Any) -> bool:
-    """Return whether batch norm is synchronized across processes. Lightning 1.6 added this API."""
+    """Return whether batch norm is synchronized across processes. Requires Lightning 1.6+."""
     return strategy._layer_sync is not None
 
 
@@ -553,7 +553,7 @@ def replace_setup(strategy: Any, setup: Any) -> None:
 
 
 def group_options(strategy: Any) -> tuple[str, timedelta]:
-    """Return the backend and timeout that a strategy uses for a process group. Lightning 1.6 added this API."""
+    """Return the backend and timeout that a strategy uses for a process group. Requires Lightning 1.6+."""
     return strategy._get_process_group_backend(), strategy._timeout
 
 
@@ -606,12 +606,12 @@ def remember_missing_cuda() -> None:
 
 
 def has_bfloat16_units() -> bool:
-    """Return whether this CPU has bfloat16 units. torch 2.6 added this API."""
+    """Return whether this CPU has bfloat16 units. Requires torch 2.6+."""
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def is_compiled(net: nn.Module) -> bool:
-    """Return whether `nn.Module.compile` was called. torch 2.2 added this API."""
+    """Return whether `nn.Module.compile` was called. Requires torch 2.2+."""
     return net._compiled_call_impl is not None
 
 
@@ -621,7 +621,7 @@ def unscales_itself(optimizer: Any) -> bool:
 
 
 def multiply_all(tensors: list[Tensor], factor: Tensor) -> None:
-    """Multiply tensors in place by a scalar tensor, in one kernel if their dtypes match. torch 1.9 added this API."""
+    """Multiply tensors in place by a scalar tensor, in one kernel if their dtypes match. Requires torch 1.9+."""
     torch._foreach_mul_(tensors, factor.to(torch.promote_types(tensors[0].dtype, torch.float32)))
 
 
@@ -638,7 +638,7 @@ def recurrences_as_loops() -> list[AbstractContextManager[Any]]:
 
 
 def broadcast_all(tensors: list[Tensor]) -> None:
-    """Broadcast tensors from the first process to all others, in one operation per dtype. torch 1.0 added this API."""
+    """Broadcast tensors from the first process to all others, in one operation per dtype. Requires torch 1.0+."""
     if tensors:  # torch rejects an empty list
         torch.distributed._broadcast_coalesced(torch.distributed.group.WORLD, tensors, 250 * 1024**2, 0)  # type: ignore[arg-type]
 

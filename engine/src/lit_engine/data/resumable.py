@@ -249,7 +249,7 @@ class SeededOrder:
 
 
 def _parts(sampler: Any) -> Iterator[Any]:
-    """Yield a sampler and the samplers inside it. Lightning wraps samplers for several processes."""
+    """Yield a sampler and the samplers inside it. Lightning wraps samplers in distributed runs."""
     while sampler is not None:
         yield sampler
         inner = getattr(sampler, "sampler", None)

@@ -119,13 +119,13 @@ class EpochBatches(Sampler[Tensor]):
             )
 
     def __len__(self) -> int:
-        if self.bounds:  # includes the batches of all processes
-            return (len(self.bounds) - 1) // self.num_replicas
+        if self.bounds:
+            return (len(self.bounds) - 1) // self.num_replicas  # the bounds include the batches of all processes
         share = -(-self.used // self.num_replicas)
         return -(-share // self.batch_size)
 
     def batches(self) -> list[Tensor]:
-        """Return all batches of this epoch as index tensors `(b,)` with 1 ≤ b ≤ batch_size."""
+        """Return this process's batches of the epoch as index tensors `(b,)` with 1 ≤ b ≤ batch_size."""
         generator = torch.Generator().manual_seed(derive(self.seed, "order", self.epoch))
         if not self.shuffle:
             order = torch.arange(self.size)

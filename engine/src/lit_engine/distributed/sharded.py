@@ -114,7 +114,7 @@ class Sharded(ModelParallelStrategy):
                 module.unshard() if whole else module.reshard()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return unsharded CPU tensors in the first process and None in the others. All processes must call this."""
+        """Return unsharded CPU tensors by name, or None values outside rank 0. All processes must call this."""
         own = self.lightning_module.state_dict(keep_vars=True)  # type: ignore[union-attr]
         # Gather tied weights only once.
         once = {id(value): value.detach() if isinstance(value, Tensor) else value for value in own.values()}
@@ -123,7 +123,7 @@ class Sharded(ModelParallelStrategy):
         return {name: found[id(value)] for name, value in own.items()}
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """Return the unsharded optimizer state in the first process. Parameters are numbered as in torch."""
+        """Return the unsharded optimizer state on rank 0. Parameters are numbered as in torch."""
         optimizer = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         return gather_full_tensors(optimizer.state_dict(), self.is_global_zero)
 

@@ -122,8 +122,8 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
 def find_steepest_rate(rates: list[float], losses: list[float]) -> float | None:
     """Return the rate at which the loss falls most steeply on a logarithmic axis, before it reaches its minimum.
 
-    Slopes are averaged over seven neighbours, because the losses of single batches are noisy. The slopes are
-    weighted by 1 - 0.98^n, because a running mean of only n batches changes more from batch to batch.
+    Slopes are averaged over seven neighbours, because the losses of single batches are noisy. The slope at batch n is
+    weighted by 1 - 0.98^n, because a running mean of few batches is noisier.
 
     Args:
         rates: learning rates, each larger than the previous rate by a constant factor.

@@ -186,5 +186,5 @@ class Clock:
         self._mark = now
 
     def skip(self) -> None:
-        """Move the mark to the current time without counting the time before it."""
+        """Move the mark to the current time without adding the elapsed time."""
         self._mark = perf_counter()

@@ -139,7 +139,7 @@ class ExtraState:
             _lightning.step_plateau_schedules(trainer)
 
     def start_validation(self, trainer: Trainer) -> None:
-        """Store the metric states, and load rank 0's buffers, because these buffers are saved in checkpoints."""
+        """Store the metric states, and load rank 0's buffers, so that validation matches the checkpoint."""
         module = trainer.lightning_module
         self._metrics = _lightning.metric_states(module)
         if _has_own_buffers(trainer):

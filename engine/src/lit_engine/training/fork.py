@@ -88,7 +88,7 @@ class Fork(Callback):
         hook = model.on_load_checkpoint
 
         def on_load_checkpoint(checkpoint: dict[str, Any]) -> None:
-            """Match the weights when all layers exist, just before Lightning loads them."""
+            """Match the weights just before Lightning loads them, once all layers exist."""
             del model.on_load_checkpoint
             hook(checkpoint)
             self._load_weights(model)

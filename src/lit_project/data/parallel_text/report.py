@@ -54,7 +54,7 @@ def _unknown(text: EncodedText) -> float:
 
 
 def unknown_warning(report: dict[str, Any]) -> str:
-    """Return a warning about the split and side with the most unknown tokens, or an empty string if few are unknown."""
+    """Return a warning about the split and side with the highest share of unknown tokens, or `""` if it is low."""
     shares = [(share, side, split) for split, own in report["unknown"].items() for side, share in own.items()]
     share, side, split = max(shares)
     if share < MANY_UNKNOWN:

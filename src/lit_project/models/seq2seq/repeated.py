@@ -10,8 +10,9 @@ from torch.autograd import Function
 class Repeated:
     """Multiplication by the same matrix M in every step of a loop.
 
-    Autograd would compute one gradient of M per step and sum these gradients. A single product over all steps is faster
-    and needs less memory traffic, because d/dM = [x_1, x_2, …]ᵀ [g_1, g_2, …]. Only one backward pass is supported.
+    Autograd would compute one gradient of M per step and sum these gradients. A single product over
+    all steps, d/dM = [x_1, x_2, …]ᵀ [g_1, g_2, …], is faster and needs less memory traffic. Only one backward pass is
+    supported.
 
     Args:
         matrix: M, `(..., K, L)`. Inputs x have shape `(..., N, K)` and are cast to the dtype of M.

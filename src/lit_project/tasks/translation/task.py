@@ -71,7 +71,7 @@ class Translator(Task):
     - If sources have several references, `bleu_single` and `chrf_single` score each pair with only one reference.
     - `bleu_lowercase` is computed from lower-cased text with Moses tokens, as in published Multi30k results.
     - `bleu_copy` and `chrf_copy` score a baseline that outputs the source itself. `bleu_memory` and `chrf_memory` score
-      the source's most frequent translation in the training set, or an empty text if the source does not occur there.
+      the source's most frequent translation in the training set, or an empty string if it has none.
 
     Args:
         net: model that maps tokens to logits of the next token.

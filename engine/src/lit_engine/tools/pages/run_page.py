@@ -140,8 +140,8 @@ def _summary(run: Run) -> str:
     sizes = [f"{known[name]:,.0f} {name}" for name in ("parameters", "epochs", "steps") if name in known]
     epochs, seconds = known.get("epochs", 0) - run.forked_at[0], run.seconds
     entries = RunDir(run.path).entries()
-    if len(entries) == 1:  # excludes setup and test
-        seconds = RunDir(run.path).metrics().get("fit", {}).get("seconds", seconds)
+    if len(entries) == 1:
+        seconds = RunDir(run.path).metrics().get("fit", {}).get("seconds", seconds)  # excludes setup and test
     pace = f"{seconds / epochs:.3g} s per epoch" if epochs > 0 and run.is_timed and not math.isnan(seconds) else ""
     if devices := run.facts.get("devices"):
         pace = f"{pace} on {devices}" if pace else f"on {devices}"

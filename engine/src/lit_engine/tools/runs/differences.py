@@ -30,7 +30,7 @@ class Row:
         return [run for run in self.runs if run.state == "finished"] if self.grouped else self.runs
 
     def metric(self, name: str) -> tuple[float, float, int]:
-        """Return the mean, standard deviation (n − 1) and n of a metric. With too few values, a statistic is nan."""
+        """Return the mean (nan if n = 0), standard deviation (n − 1; nan if n < 2) and n of a metric."""
         return mean_sd([run.all_metrics[name] for run in self.counted if name in run.all_metrics])
 
     def pooled_mean(self, name: str) -> tuple[float, str, float] | None:
@@ -55,7 +55,7 @@ class Row:
 
 
 def mean_sd(values: Sequence[float]) -> tuple[float, float, int]:
-    """Return the mean, the standard deviation (n − 1) and n. A statistic is nan if there are too few values."""
+    """Return the mean (nan if n = 0), the standard deviation (n − 1; nan if n < 2) and n."""
     n = len(values)
     mean = values[0] if n == 1 else sum(values) / n if n else math.nan
     return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1)) if n > 1 else math.nan, n

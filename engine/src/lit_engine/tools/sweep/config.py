@@ -147,7 +147,7 @@ def _pruner(section: Any) -> BasePruner:
 
 
 class Halving(SuccessiveHalvingPruner):
-    """Successive halving that counts a retried trial only once, although each attempt stores a copy of the values."""
+    """Successive halving that counts a retried trial only once, although each attempt reports the metric again."""
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
         """Return whether the trial should be stopped early."""
