@@ -6,7 +6,6 @@ import re
 from html import unescape
 from itertools import combinations
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -405,7 +404,7 @@ def test_columns_that_fit_the_terminal_exactly_are_shown(monkeypatch):
     columns = [Column("run", ["one"]), Column("loss", ["0.1234"], 1), Column("time", ["12 s"], 2)]
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     for width, hidden in ((17, ""), (16, "time")):
-        monkeypatch.setattr("shutil.get_terminal_size", lambda width=width: SimpleNamespace(columns=width))
+        monkeypatch.setenv("COLUMNS", str(width))
         lines = in_terminal(columns)
         assert max(map(len, lines[:2])) <= width
         assert lines[2:] == ([f"columns that do not fit: {hidden}"] if hidden else [])
