@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
+from typing import ClassVar
 
 import jsonargparse
 import pytest
@@ -180,6 +181,19 @@ def test_set_batch_counters(fit):
         return _lightning.ready_batches(trainer)
 
     assert fit({"": moved})[0][""] == 1
+
+
+def test_is_trained_with_other_length(fit):
+    class Lengths(Callback):
+        found: ClassVar = []
+
+        def on_validation_end(self, trainer, pl_module):
+            for length in (5, 4):
+                trainer.fit_loop.max_batches = length
+                self.found.append(_lightning.is_trained_with_other_length(trainer))
+
+    fit({}, callbacks=[Lengths()])
+    assert Lengths.found == 2 * [True, False]
 
 
 def test_rewind_step(trainer):

@@ -92,8 +92,12 @@ def changed(line, column, text):
 @pytest.mark.parametrize(
     ("text", "kwargs", "message"),
     [
-        (changed(5, 1, ""), {}, "line 5, column 'b': the cell is empty: fill it or delete the row; feature_names can"),
-        (changed(5, 1, " NA "), {}, "line 5, column 'b': 'NA' is not a finite number; feature_names can leave the"),
+        (
+            changed(5, 1, ""),
+            {},
+            "line 5, column 'b': the cell is empty: fill it or delete the row; exclude the column with",
+        ),
+        (changed(5, 1, " NA "), {}, "line 5, column 'b': 'NA' is not a finite number; exclude the column with"),
         (changed(2, 2, "nan"), {}, "line 2, column 'y': 'nan' is not a finite number; targets must be numbers"),
         (changed(3, 0, "1_000"), {}, "line 3, column 'a': '1_000' is not"),
         (changed(3, 0, "inf"), {}, "line 3, column 'a': 'inf' is not"),

@@ -123,11 +123,13 @@ def _best(run: RunDir) -> Path:
 
 
 def _recorded_best(run: RunDir, state: dict[str, Any]) -> Path:
-    """Return the path of the best checkpoint in a callback's state, even if the run was moved."""
+    """Return the path of the best checkpoint in a callback's state, even if the run was moved or copied."""
     folder, path = Path(state["dirpath"]), Path(state["best_model_path"])
     inside = run.checkpoints / os.path.relpath(path, folder)
-    is_outside = folder.name != run.checkpoints.name or (path.is_file() and not inside.is_file())
-    return path if is_outside else inside
+    was_run = (
+        not path.is_file() or (folder.parent / "provenance.json").is_file()
+    )  # otherwise, it is a folder of the user
+    return inside if folder.name == run.checkpoints.name and (was_run or inside.is_file()) else path
 
 
 def _check_exists(run: RunDir, path: Path) -> Path:
