@@ -126,9 +126,8 @@ def _recorded_best(run: RunDir, state: dict[str, Any]) -> Path:
     """Return the path of the best checkpoint in a callback's state, even if the run was moved or copied."""
     folder, path = Path(state["dirpath"]), Path(state["best_model_path"])
     inside = run.checkpoints / os.path.relpath(path, folder)
-    was_run = (
-        not path.is_file() or (folder.parent / "provenance.json").is_file()
-    )  # otherwise, it is a folder of the user
+    # Otherwise, `folder` is the user's own folder with the name `checkpoints`.
+    was_run = not path.is_file() or (folder.parent / "provenance.json").is_file()
     return inside if folder.name == run.checkpoints.name and (was_run or inside.is_file()) else path
 
 
