@@ -131,7 +131,8 @@ def test_a_stopped_wandb_trial_is_terminated_by_the_signal(workspace):
     """W&B agents count exit status 143 as a failure, but not termination by SIGTERM. Shells report 143 for both."""
     process = subprocess.Popen(
         [sys.executable, "-m", "toy", "fit", *OPTIONS.split(), "--run_name=ended", "--trainer.max_epochs=2000"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "WANDB_SWEEP_ID": "sweep"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "WANDB_SWEEP_ID": "sweep", "WANDB_MODE": "disabled"},
     )  # fmt: skip
     checkpoint = workspace / "runs" / "quickstart" / "ended" / "checkpoints" / "last.ckpt"
     try:
