@@ -1,4 +1,4 @@
-"""Tests plain LightningModules with arguments, callbacks and schedules like those of tasks."""
+"""Tests plain LightningModules that accept the same arguments, callbacks and schedules as tasks."""
 
 import json
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Clouds(LightningDataModule):
 
 
 class Network(nn.Module):
-    """The arguments are named like those of networks that download weights, but have a different meaning."""
+    """A network whose arguments `weights` and `pretrained` do not refer to downloaded weights."""
 
     def __init__(self, weights: list[float] | None = None, pretrained: bool = False):
         super().__init__()

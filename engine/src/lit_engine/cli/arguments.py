@@ -83,7 +83,7 @@ def fit_width(text: str) -> str:
 
 
 def expanded_path(text: str) -> Path:
-    """Return a path. Shells do not expand the `~` in `--dir=~/sweeps`."""
+    """Convert an argument to a path and expand `~`, because shells do not expand it in `--dir=~/sweeps`."""
     return Path(text).expanduser()
 
 

@@ -31,7 +31,7 @@ def content_of(config: str) -> dict[str, Any] | None:
         UserError: the path is a folder, or the file is not valid YAML or contains no options.
     """
     file = Path(config)
-    if "\n" in config or not os.path.exists(file):  # unlike `Path.exists`, accepts text of any length
+    if not os.path.exists(file):  # unlike `Path.exists`, accepts text of any length
         content = parse_text(config)
         return content if isinstance(content, dict) else None
     if file.is_dir():

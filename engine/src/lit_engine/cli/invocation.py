@@ -65,12 +65,13 @@ def prepare(args: Sequence[str]) -> Invocation:
                 has_config = True
                 words += _config(str(source.config_file), is_first=True)
         elif option == CONFIG:
-            if has_config and source is None and is_complete(value):
-                raise UserError(
-                    f"{value} is a complete config and would replace the others: pass one config, followed by overlays"
-                )
-            if not has_config and source is None and is_complete(value):
-                keys = (content_of(value) or {}).keys()
+            if source is None and is_complete(value):
+                if has_config:
+                    raise UserError(
+                        f"{value} is a complete config and would replace the others: "
+                        "pass one config, followed by overlays"
+                    )
+                keys = content_of(value) or {}
                 if early := [word for word in words[1:] if re.split(r"[.=+]", word[2:])[0] in keys]:
                     raise UserError(f"{value} would replace {early[0]}: write options after the config")
             words += _config(value, is_first=not has_config)

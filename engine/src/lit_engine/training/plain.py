@@ -227,13 +227,13 @@ def complete_prediction(module: LightningModule, data: Any) -> None:
     if type(module).predict_step is LightningModule.predict_step:
 
         def predict_step(batch: Any, batch_idx: int = 0, dataloader_idx: int = 0) -> Any:
-            if _takes_batch(module, batch):
-                return module(batch)
-            inputs = inputs_of(module, batch)
             try:
-                return call_forward(module, inputs, inputs.values())
+                return forward_batch(module, batch)
             except (RuntimeError, TypeError) as error:
-                kind, shapes = type(module).__name__, ", ".join(str(tuple(value.shape)) for value in inputs.values())
+                if _takes_batch(module, batch):
+                    raise
+                inputs = inputs_of(module, batch).values()
+                kind, shapes = type(module).__name__, ", ".join(str(tuple(value.shape)) for value in inputs)
                 reason = str(error).partition("\n")[0]
                 raise UserError(f"{kind} has no predict_step, and its forward rejects {shapes}: {reason}") from error
 

@@ -57,7 +57,7 @@ class TranslationData(SplitData):
             `classic` selects "I am", "he is" and similar prefixes.
         seed: seed for the order of the training pairs. Default: the seed of `seed_everything`.
         vocabularies: the vocabularies of a checkpoint, as returned by the `vocabularies` property. `vocabulary`,
-            `max_length` and the options of text preparation must be those of the checkpoint.
+            `max_length` and the options for text preparation must have the same values as in the checkpoint.
         keep_vocabularies: with `--init_from`, keep that run's vocabularies to continue training on similar data.
             Otherwise, new vocabularies are built, and the embeddings of changed vocabularies are not loaded.
         folds: number of folds, for a corpus without a test split. No sentence occurs in two folds.
