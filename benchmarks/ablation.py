@@ -1,13 +1,13 @@
-"""Measure how much common recipe ingredients improve Fashion-MNIST accuracy with a fixed budget of ten epochs.
+"""Measure how much common recipe ingredients improve Fashion-MNIST accuracy with a fixed number of epochs.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/ablation.py
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/ablation.py --workers 2 --only mixup swa --seeds 1 2
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/ablation.py --depth 20 --epochs 30 --workers 2 --only mixup --seeds 1 2
 
-The baseline is `configs/fashion_mnist_resnet20.yaml` with depth 8 and width 16 (77 thousand parameters) in bfloat16,
-without label smoothing or test-time flips. It uses random crops and flips, SGD with a one-cycle schedule, and weight
-decay. Ingredients are added or removed one at a time; test-time ingredients are evaluated on the baseline's weights.
-Gains are differences in test accuracy between runs with the same seed, using the best checkpoint by validation. Their
-spread indicates which gains are significant. Runs are stored in repeats/ablation/.
+The baseline is `configs/fashion_mnist_resnet20.yaml` with width 16 and depth 8 (77 thousand parameters) or 20 (0.27 M)
+in bfloat16, without label smoothing or test-time flips. It uses random crops and flips, SGD with a one-cycle schedule,
+and weight decay. Ingredients are added or removed one at a time; test-time ingredients are evaluated on the baseline's
+weights. Gains are differences in test accuracy between runs with the same seed, using the best checkpoint by
+validation. Their spread indicates which gains are significant. Runs are stored in repeats/ablation/.
 The script prints a table and writes benchmarks/results/ablation.json.
 """
 
@@ -24,7 +24,7 @@ from quality import BF16, ROOT, lit_project, repeated, with_seeds
 CONFIG = "fashion_mnist_resnet20"
 FILE = RESULTS / "ablation.json"
 OVERLAY = "configs/overlays"
-NET = ["--model.net.depth=8", "--model.net.width=16", "--model.label_smoothing=0", "--model.test_time_flips=[]"]
+PLAIN = ["--model.net.width=16", "--model.label_smoothing=0", "--model.test_time_flips=[]"]
 CROP = "{class_path: lit_project.data.augmentation.RandomCrop, init_args: {padding: 2}}"
 SGD = "--model.optimizer"
 # Options that each ingredient adds to the baseline.
@@ -60,13 +60,9 @@ def tested(source: Path, folder: Path, options: list[str], threads: int) -> floa
     return json.loads((folder / "metrics.json").read_text())["test"]["test/accuracy"]
 
 
-def known(conditions: dict[str, Any]) -> dict[tuple[str, int], float]:
-    """Return stored test accuracies by (ingredient, seed), if they were measured under these conditions."""
-    before = json.loads(FILE.read_text()) if FILE.exists() else {}
-    if any(before.get(key) != value for key, value in conditions.items()):
-        return {}
-    rows = before["ingredients"].items()
-    return {(name, int(seed)): value for name, row in rows for seed, value in row["test accuracy %"].items()}
+def results() -> dict[str, dict[str, Any]]:
+    """Return the stored results by network and budget."""
+    return json.loads(FILE.read_text()) if FILE.exists() else {}
 
 
 def table(accuracy: dict[tuple[str, int], float]) -> dict[str, dict[str, Any]]:
@@ -90,12 +86,15 @@ def main() -> None:
     """Run the benchmark as requested on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[*INGREDIENTS, *AT_TEST], help="ingredients to test")
+    parser.add_argument("--depth", type=int, default=8, help="depth of the residual network")
     parser.add_argument("--epochs", type=int, default=10, help="training epochs of each run")
     parser.add_argument("--again", action="store_true", help="discard stored results")
     options = with_seeds(parser).parse_args()
-    conditions = {"net": NET, "epochs": options.epochs}
-    accuracy = {} if options.again else known(conditions)
-    folder = ROOT / "repeats" / "ablation" / f"{options.epochs}-epochs"  # one folder per budget
+    budget = f"ResNet-{options.depth}, {options.epochs} epochs"
+    stored = {} if options.again else results().get(budget, {})
+    accuracy = {(name, int(seed)): value for name, row in stored.items()
+                for seed, value in row["test accuracy %"].items()}  # fmt: skip
+    folder = ROOT / "repeats" / "ablation" / budget.replace(", ", "-").replace(" ", "-")
     for name in sorted(dict.fromkeys(["base", *options.only]), key=lambda name: name in AT_TEST):
         seeds, place = [seed for seed in options.seeds if (name, seed) not in accuracy], folder / name.replace(" ", "_")
         if not seeds:
@@ -104,11 +103,12 @@ def main() -> None:
             found = {seed: tested(folder / "base" / CONFIG / f"seed-{seed}", place / f"seed-{seed}", AT_TEST[name],
                                   options.threads) for seed in seeds}  # fmt: skip
         else:
-            more = [*BF16, *NET, *INGREDIENTS[name], f"--trainer.max_epochs={options.epochs}"]
+            more = [*BF16, *PLAIN, f"--model.net.depth={options.depth}", f"--trainer.max_epochs={options.epochs}",
+                    *INGREDIENTS[name]]  # fmt: skip
             values = repeated(CONFIG, more, place, seeds, options)["metrics"]["test/accuracy"]["values"]
             found = {seed: values[f"seed-{seed}"] for seed in seeds}
         accuracy |= {(name, seed): 100 * value for seed, value in found.items()}
-        FILE.write_text(json.dumps({**conditions, "ingredients": table(accuracy)}, indent=2) + "\n")
+        FILE.write_text(json.dumps(results() | {budget: table(accuracy)}, indent=2) + "\n")
     print(f"{'ingredient':<34}{'seeds':>6}{'accuracy %':>11}{'gain':>16}")
     for name, row in sorted(table(accuracy).items(), key=lambda item: -item[1]["gain"]):
         count = len(row["test accuracy %"])
