@@ -13,6 +13,7 @@ from lit_engine.checkpoints.choose import choose_checkpoint
 from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read
 from lit_engine.checkpoints.warm_start import check_fits
 from lit_engine.classes.names import import_named, resolve_class_paths
+from lit_engine.cli.config_files import as_yaml
 from lit_engine.cli.invocation import prepare
 from lit_engine.cli.parser import LitCLI
 from lit_engine.data.module import build_datamodule
@@ -81,7 +82,10 @@ def load_for_prediction(
         UserError: a class rejects its arguments, or the data are missing.
         CheckpointError: the checkpoint is damaged, or belongs to a different model.
     """
-    cli = LitCLI(current(), prepare(["predict", f"--run={run.path}"]).args)
+    config = run.config()
+    # Otherwise, their classes would have to exist, and packages such as wandb would have to be installed.
+    config["trainer"] = {**config.get("trainer", {}), "callbacks": None, "logger": False}
+    cli = LitCLI(current(), prepare(["predict", f"--config={as_yaml(config)}"]).args)
     set_rank(0)
     content = read(checkpoint)
     fill_linked(cli.options.data.get("init_args", {}), cli.links, content)
@@ -92,8 +96,6 @@ def load_for_prediction(
         "devices": 1,
         "num_nodes": 1,
         "strategy": "auto",
-        "logger": False,
-        "callbacks": [],
         "plugins": [checkpoint_io],
         "profiler": NoProfiler(),
         "enable_progress_bar": False,

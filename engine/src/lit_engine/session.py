@@ -336,7 +336,7 @@ class Session:
 
     def _read_checkpoint(self) -> dict[str, Any] | None:
         """Return the content of the checkpoint to evaluate, to resume from or to fork, or None if there is none."""
-        has_started = not self.options.resume or any(self.run.checkpoints.glob("*.ckpt"))
+        has_started = not self.options.resume or any(self.run.checkpoints.glob("*.ckpt")) or self.run.metrics()
         if self.command == "fit" and self.existing_run is not None and has_started:
             self.run.metrics(), self.run.entries()  # raises an error for broken files before training starts
             self._note_versions()

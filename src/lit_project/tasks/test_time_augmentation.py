@@ -37,7 +37,8 @@ def views(images: Tensor, flips: Sequence[Flip] = (), shift: int = 0) -> Iterato
 
 def mean_logits(net: Callable[[Tensor], Tensor], images: Tensor, flips: Sequence[Flip] = (), shift: int = 0) -> Tensor:
     """Return the log of the mean probabilities over all `views`, `(B, K)`. If there is one view, return its logits."""
-    logits = [at_least_float32(net(view)) for view in views(images, flips, shift)]
-    if len(logits) == 1:
-        return logits[0]
-    return torch.stack([one.log_softmax(dim=1) for one in logits]).logsumexp(dim=0) - math.log(len(logits))
+    if not flips and not shift:
+        return at_least_float32(net(images))
+    # With CUDA graphs, the net would overwrite the logits of the previous view.
+    logs = [at_least_float32(net(view)).log_softmax(dim=1) for view in views(images, flips, shift)]
+    return torch.stack(logs).logsumexp(dim=0) - math.log(len(logs))

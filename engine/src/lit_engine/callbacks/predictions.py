@@ -151,8 +151,8 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
     for name, value in named.items():
         if isinstance(value, Tensor) and value.layout is not torch.strided:  # a sparse tensor
             return None
-        if isinstance(value, Tensor | np.ndarray) and value.ndim == 1:
-            columns[name] = value.tolist()
+        if isinstance(value, Tensor | np.ndarray) and value.ndim < 2:  # `squeeze` removes the axis of a single sample
+            columns[name] = value.reshape(-1).tolist()
         elif isinstance(value, Tensor | np.ndarray) and value.ndim == 2:
             columns |= {f"{name}_{number}": column for number, column in enumerate(value.T.tolist())}
         elif isinstance(value, list) and not any(isinstance(one, Tensor | Mapping | tuple) for one in value):

@@ -22,7 +22,7 @@ from lit_engine.run.options import iterate_changes
 FROM_CHECKPOINT = ("optimizer", "schedulers", "parameter_groups", "parts")
 # Options of data modules that usually do not change which samples are evaluated.
 OTHER_OPTIONS = (
-    "root", "batch_size", "global_batch_size", "eval_batch_size", "drop_last", "sampling", "corrections",
+    "batch_size", "global_batch_size", "eval_batch_size", "drop_last", "sampling", "corrections",
     "train_transforms", "num_workers", "pin_memory", "on_device",
 )  # fmt: skip
 

@@ -27,7 +27,7 @@ from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 from torch import nn
 
 from lit_engine._jsonargparse import find_reason, limited_imports
-from lit_engine.errors import CheckpointError, UserError
+from lit_engine.errors import CheckpointError, UserError, first_of
 from lit_engine.project import current, find_package_folder
 
 LIBRARY = "lit_engine"
@@ -158,6 +158,8 @@ def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[
         taken = {name for one in kind.__mro__ for name in inspect.signature(one.__init__).parameters}  # type: ignore[misc]
         more = parameters.keys() - names if _takes_any_name(kind) else taken & parameters.keys() - set(names)
         made |= {name: parameters[name] for name in more if not name.startswith("_")}
+        if unused := [n for n in parameters if n not in {*names, *more, *given} and not n.startswith("_")]:
+            print(f"warning: {source} contains {first_of(unused)}, which {kind.__name__} ignores", file=sys.stderr)
         return kind(**{**made, **given})
     except (ArgumentError, ValueError, TypeError, ImportError, AttributeError, KeyError, RuntimeError) as error:
         denied = re.search(r"Importing '([^']*)' is not allowed", str(error))

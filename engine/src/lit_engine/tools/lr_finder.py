@@ -37,6 +37,7 @@ def find(options: Namespace, trainer: Trainer, model: LightningModule, datamodul
     _check_automatic(model, f"--find {options.find}")
     if isinstance(model, Task):
         model.schedules = []  # schedules depend on the length of the actual run
+        model.length = lambda interval: None  # type: ignore[method-assign]  # so does mixing in the last epochs
     if options.find == "lr":
         _find_lr(trainer, model, datamodule)
     else:

@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ProgressBar
 
 from lit_engine._lightning import limit_loops, reconfigure
+from lit_engine.callbacks.freezing import Unfreezing
 from lit_engine.callbacks.progress import ProgressLines
 from lit_engine.data.module import accumulation_steps
 from lit_engine.distributed.processes import is_first, measure_peak_memory, print_once
@@ -194,6 +195,11 @@ def attempt(session: Session) -> Meter:
     if not count.length:
         raise UserError("there are no steps to train: check trainer.max_epochs and limit_train_batches")
     meter.length = count.length
+    if isinstance(model, Task):  # callbacks such as SWA depend on the length
+        model.length = lambda interval: count.length[f"{interval}s"]  # type: ignore[method-assign]
+    for one in callbacks:
+        if isinstance(one, Unfreezing):  # the run needs the most memory once all layers train
+            one.schedule = {path: None if epoch is None else 0 for path, epoch in one.schedule.items()}
     kept = [one for one in callbacks if not isinstance(one, ProgressBar | ProgressLines | EarlyStopping)]
     reconfigure(
         trainer,

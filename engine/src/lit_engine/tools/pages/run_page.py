@@ -266,7 +266,8 @@ def _commands(run: Run) -> str:
     serve = [f"serve {path}"] if run.headline else []  # plain modules have no main metric, and cannot be served
     uses = (f"predict {path}", *serve, f"export {path} --format pt2", f"compare {path} OTHER_RUN")
     more = [] if run.state in ("finished", "running") else [f"fit {path}"]  # resumes
-    return "\n".join(f"{program()} {use}" for use in (*more, *uses, f"fit -c {path}/config.yaml"))
+    again = f"fit -c {path}/config.yaml {shlex.join(RunDir(run.path).initial_weights())}".rstrip()
+    return "\n".join(f"{program()} {use}" for use in (*more, *uses, again))
 
 
 def _weights_of(run: Run, sections: dict[str, Any]) -> str:

@@ -21,8 +21,8 @@ Numbers = dict[str, float]
 FACTS = ("epochs", "steps", "seconds", "parameters")  # entries in the fit section of metrics.json that are not metrics
 
 LOWER_IS_BETTER = re.compile(
-    r"loss|lost|error|cost|perplexity|entropy|divergence|deviance|distance|brier|hinge|edit_rate|mse|msle|mae|mape|nll|"
-    r"(?<![a-z])([cwmte]er|ece|fid|kid|kld?|ppl|bp[bcd]|crps|lpips|mpjpe)(?![a-z])",
+    r"loss|lost|error|cost|perplexity|entropy|divergence|deviance|distance|brier|hinge|edit_rate|mse|msle|ma[ps]?e|"
+    r"wape|nll|hausdorff|(?<![a-z])([cwmte]er|ece|fid|kid|kld?|ppl|bp[bcd]|crps|lpips|mpjpe)(?![a-z])",
     re.IGNORECASE,
 )
 

@@ -163,7 +163,7 @@ def _mean(values: Sequence[Floats], root: bool = False, is_binary: bool = False)
 def _classes(kind: str, a: Table, b: Table) -> Samples:
     """Return the statistics of accuracy, mean F1 or mean IoU. Classes with neither samples nor predictions are ignored.
 
-    For multi-label targets, however, the F1 of such a label is 0, as in scikit-learn and torchmetrics.
+    For multi-label targets, however, the score of such a label is 0, as in scikit-learn and torchmetrics.
     """
     known = [] if "prediction" in a.names else [n.partition("/")[2] for n in a.names if n.startswith("probability/")]
     pixels = [name.partition("/")[2] for name in a.names if name.startswith("hits/")]
@@ -185,10 +185,8 @@ def _classes(kind: str, a: Table, b: Table) -> Samples:
         hits, predicted, true = np.split(sums, 3, axis=-1)
         if kind == "accuracy":
             return hits.sum(axis=-1) / true.sum(axis=-1)
-        either = predicted + true
-        if kind == "f1" and known:
-            return (2 * hits / np.maximum(either, 1)).mean(axis=-1)
-        return _mean_ratio(2 * hits, either) if kind == "f1" else _mean_ratio(hits, either - hits)
+        above, below = (2 * hits, predicted + true) if kind == "f1" else (hits, predicted + true - hits)
+        return (above / np.maximum(below, 1)).mean(axis=-1) if known else _mean_ratio(above, below)
 
     def score_of_sample(rows: Floats) -> Floats:
         """Return the F1 or IoU of each sample, which is 1 if both its labels and its prediction are empty."""

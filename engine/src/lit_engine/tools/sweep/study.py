@@ -82,7 +82,9 @@ class Study:
             )
             stored = study.user_attrs.get("sweep", config.identity)
             study.set_user_attr("sweep", stored)
-        if changed := [key for key in {**stored, **config.identity} if config.identity.get(key) != stored.get(key)]:
+        changed = [key for key in {**stored, **config.identity} if config.identity.get(key) != stored.get(key)]
+        differing = find_differing_options([stored, config.identity])  # without options that are new in this version
+        if changed := [key for key in changed if key.startswith("--") or key in differing]:
             raise UserError(f"{folder} was started with different {', '.join(changed)}: choose another --dir")
 
     def require_same(self, options: Mapping[str, Any]) -> None:
