@@ -7,6 +7,7 @@ import gc
 import os
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -87,6 +88,7 @@ def run(project: Project, args: Sequence[str]) -> int:
             session.connection.stop_watching()
     finally:
         session.close(status)
+        session.signals.remove()
     if again := session.again:
         del session  # frees the memory of the session's objects
         gc.collect()
@@ -164,7 +166,7 @@ class Session:
             done = f"{epochs} epoch{'s' * (epochs != 1)} ({trainer.global_step} steps)"
             print_once(f"nothing to do: the run has already finished, after {done}")
             tests = tests and "test" not in trainer.strategy.broadcast(self.run.metrics())
-        best, last = best_checkpoint(trainer), self.run.checkpoints / "last.ckpt"
+        best, last = best_checkpoint(trainer), self.record.run.checkpoints / "last.ckpt"
         self.checkpoint = last if last.exists() else None
         if best is not None and best.best_model_score is not None and os.path.exists(best.best_model_path):
             self.checkpoint = Path(best.best_model_path)
@@ -285,7 +287,7 @@ class Session:
         self.has_content = bool(table.files) or bool(table.rows)
         for sample in table.missing:
             warn_once(f"error: cannot read {sample['file']}")
-            self.status = 1
+            self.status = int(is_first())  # a launcher kills the first process as soon as another one fails
         count = f"{len(table.rows)} predictions: " if table.rows or not table.files else ""
         print_once(f"{count}{', '.join(map(str, table.files)) or 'no table was written'}")
 
@@ -384,7 +386,9 @@ class Session:
 
     def close(self, status: int) -> None:
         """Finish the loggers, release the lock, write the run's page or delete an empty new run, and notify users."""
-        self.signals.remove()
+        # torchrun sends SIGTERM once another process has exited, which must not interrupt the last messages and files.
+        self.signals.deferred = True
+        self.signals.remove(*([] if self.connection is None else [signal.SIGTERM]))
         for logger in self.loggers:
             if hasattr(logger, "finish"):  # otherwise, W&B would show a failed run as finished
                 logger.finish(status)

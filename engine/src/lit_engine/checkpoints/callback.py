@@ -131,7 +131,9 @@ class LossCheckpoint(Checkpoint):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         is_only = len(trainer.checkpoint_callbacks) == 1
         if self.monitor is None and is_only and not trainer.sanity_checking:
-            self._follow(next(filter(is_loss, logged_values(trainer)), None))
+            loss = next(filter(is_loss, logged_values(trainer)), None)
+            if trainer.strategy.reduce_boolean_decision(loss is not None):  # some modules log only on rank 0
+                self._follow(loss)
             if self.monitor is None and trainer.current_epoch == 0 and trainer.state.fn == "fit" and not self._noted:
                 self._noted = True
                 print_once(

@@ -226,6 +226,9 @@ def _iterate_named(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
                 yield f"{key}.{name}", _import_object(value)
             else:
                 yield from _iterate_named(value, f"{key}.{name}")
+    elif type(config).__name__ == "NestedArg":  # jsonargparse cannot set a single key
+        option = key.replace(".init_args", "")[1:]
+        raise UserError(f"{option} has no type, so set all of it: --{option}='{{{config.key}: {config.val}}}'")
     elif isinstance(config, list | tuple):
         for number, value in enumerate(config):
             yield from _iterate_named(value, f"{key}[{number}]")

@@ -96,6 +96,8 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
         elsewhere = next((text for name, text in _ELSEWHERE.items() if name in message), None)
         return elsewhere or reason + _option_meant(reason, error.parser)
     reason = re.sub(r"^Expected a dot import path string: ", "no class ", reason)
+    if re.search(r"required: (params|optimizer)\b", reason):  # as in lightning-hydra-template
+        reason += ": annotate it as OptimizerCallable or LRSchedulerCallable (from lightning.pytorch.cli)"
     if file := re.match(r"Invalid content in sub-config file (\S+)\.py\b", reason):
         return f"{key}: {file[1]}.py is a file; use a class instead, such as {file[1].replace('/', '.')}.NAME"
     reason = re.sub(r"^Importing '(.*)' is not allowed, denied.*", r"a config must not use \1", reason)

@@ -42,8 +42,8 @@ def expand(project: Project, args: Sequence[str]) -> list[str]:
         if value is None and not option.startswith("-"):
             expanded.append(_positional(option, configs, command))
         elif (option, value) == ("--init_from", "latest"):  # record which run this is
-            runs = dict(pairs(words)).get("--runs_dir") or "runs"
-            expanded.append(f"{option}={RunDir.open(value, runs).path}")
+            runs_dir = dict(pairs(words)).get("--runs_dir") or "runs"
+            expanded.append(f"{option}={RunDir.open('latest', runs_dir).path}")
         elif option == CONFIG and value:
             expanded.append(f"{CONFIG}={_config_file(value, configs) or value}")
         elif option.startswith("--") and name in SHORT and name not in _NOT_IN.get(command, ()):

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import torch.distributed as dist
 from jsonargparse import Namespace
-from lightning.fabric.plugins.environments import TorchElasticEnvironment
+from lightning.fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
 
 from lit_engine._lightning import destroy_process_group, group_options, replace_setup
@@ -45,7 +45,7 @@ def follow_launcher(trainer: Namespace) -> None:
     # SLURM_STEP_… is only set in tasks, not in the batch script that starts them. Lightning requires --ntasks-per-node.
     if TorchElasticEnvironment.detect():
         launcher, sizes = "torchrun", ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
-    elif unset and {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE"} <= os.environ.keys():
+    elif unset and SLURMEnvironment.detect() and {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE"} <= os.environ.keys():
         launcher, sizes = "srun", ("SLURM_NTASKS_PER_NODE", "SLURM_NNODES")
     else:
         return

@@ -56,8 +56,13 @@ def is_loss(name: str) -> bool:
 
 @cache
 def recorded_name(name: str, stage: str) -> str:
-    """Return the recorded name of a metric that was logged in a stage."""
-    return name if stage in ("train", get_stage(name)) else f"{stage}/{name}"
+    """Return the recorded name of a metric that was logged in a stage.
+
+    >>> recorded_name("acc", "val"), recorded_name("loss/kl", "val")  # a second slash would mark a detail
+    ('val/acc', 'val_loss/kl')
+    """
+    separator = "_" if "/" in _LOADER.sub("", name) else "/"
+    return name if stage in ("train", get_stage(name)) else f"{stage}{separator}{name}"
 
 
 def find_metric(name: str, known: Iterable[str], stages: tuple[str, str] = ("val", "test")) -> str:

@@ -10,15 +10,16 @@ import torch
 from jsonargparse import Namespace
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.tuner import Tuner
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from lit_engine._lightning import limit_loops, reconfigure
+from lit_engine._lightning import limit_loops, reconfigure, set_ended
 from lit_engine.callbacks.figures import new_figure, save_figure
 from lit_engine.callbacks.figures import step_curves as draw_rates
 from lit_engine.callbacks.freezing import Unfreezing
 from lit_engine.checkpoints.warm_start import WarmStart
 from lit_engine.data.module import accumulation_schedule
-from lit_engine.distributed.processes import is_first, print_once
+from lit_engine.distributed.processes import is_first, print_once, warn_once
 from lit_engine.errors import UserError
 from lit_engine.training.plain import OwnData
 from lit_engine.training.schedules import iterate_steps, learning_rates, steps_of_epochs
@@ -197,6 +198,8 @@ class Plan(Callback):
         for done, counts in enumerate(iterate_steps(trainer, epochs, since_start=task is not None)):
             for name, rate in learning_rates(trainer.optimizers).items():
                 self.curves.setdefault(name, []).append((done, rate))
+            if "epoch" in counts:  # `lr_scheduler_step` may use it
+                set_ended(trainer, done, counts["epoch"] - 1)
             for scheduler, schedule in schedules:
                 if schedule.interval not in counts or counts[schedule.interval] % schedule.frequency:
                     continue
@@ -210,6 +213,8 @@ class Plan(Callback):
 def plot_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     """Plot the planned learning rates in figures/planned_learning_rate.png."""
     _check_automatic(model, "--plot_lr")
+    if is_overridden("optimizer_step", model, Task if isinstance(model, Task) else LightningModule):
+        warn_once("note: rates that the module sets in optimizer_step are not plotted")
     plan = Plan()
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     reconfigure(trainer, callbacks=[plan, *callbacks], loggers=[])

@@ -26,7 +26,7 @@ from lit_engine.errors import CheckpointError, UserError
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.options import iterate_changes
 from lit_engine.training.plain import adds_weights_later
-from lit_engine.training.schedules import iterate_steps, lengths_in, steps_of_epochs
+from lit_engine.training.schedules import has_other_factors, iterate_steps, lengths_in, steps_of_epochs
 from lit_engine.training.task import Task
 
 
@@ -130,6 +130,7 @@ class Fork(Callback):
         schedulers: list[Any] = [config.scheduler for config in trainer.lr_scheduler_configs]
         lengths = [lengths_in(one) for one in content["lr_schedulers"]]
         restores = saved and alike and lengths == [lengths_in(one.state_dict()) for one in schedulers]
+        restores = restores and not any(map(has_other_factors, schedulers, content["lr_schedulers"]))
         if not restores:
             self._move_schedules(trainer, pl_module)
             content["lr_schedulers"] = [one.state_dict() for one in schedulers]
@@ -151,7 +152,7 @@ class Fork(Callback):
         if configs and is_overridden("lr_scheduler_step", module, Task if task else LightningModule):
             raise UserError(
                 f"--fork cannot move the schedules to step {self.origin['step']}, because the module overrides "
-                "lr_scheduler_step: fork with unchanged model options, or start from the weights with --init_from"
+                "lr_scheduler_step: fork with unchanged options and length, or start from the weights with --init_from"
             )
         steps, epochs = self.content["global_step"], steps_of_epochs(trainer)
         if epochs is not None and self.trained is not None and trainer.max_steps <= 0:

@@ -211,7 +211,7 @@ def complete_validation(data: Any) -> None:
     def set_up_and_load() -> Any:
         try:
             return val_dataloader()
-        except (AttributeError, TypeError):  # the validation split does not exist, or is None
+        except (AttributeError, KeyError, TypeError):  # the validation split does not exist, or is None
             owner.setup("fit")
             return val_dataloader()
 

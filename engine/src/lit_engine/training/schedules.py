@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from lit_engine._lightning import count_batches
 from lit_engine.data.module import accumulation_schedule, accumulation_steps
+from lit_engine.distributed.processes import warn_once
 from lit_engine.errors import UserError
 from lit_engine.training.parameter_groups import check_options
 
@@ -373,12 +374,24 @@ def _make(where: str, factory: Callable[[Any], Any], argument: Any) -> Any:
 
 def lengths_in(state: Any) -> list[str]:
     """Return the values that depend on the length of the run, from the state of a scheduler and of its parts."""
-    return re.findall(r"'(?:planned_length|T_max|total_steps|total_iters)': (\w+)", str(state))
+    # The schedulers of timm store `t_initial`, and those of lightning-bolts store `max_epochs`.
+    names = r"planned_length|T_max|t_initial|num_training_steps|(?:total|max)\w*_(?:steps|epochs|iters?)"
+    return re.findall(rf"'(?:{names})': (\w+)", str(state))
+
+
+def has_other_factors(scheduler: Any, state: Any) -> bool:
+    """Return whether a LambdaLR now computes other rates at the saved step, for example with more epochs."""
+    if type(scheduler) is not lr_scheduler.LambdaLR or "_last_lr" not in state:
+        return False
+    factors = [factor(state["last_epoch"]) for factor in scheduler.lr_lambdas]
+    return [base * factor for base, factor in zip(state["base_lrs"], factors, strict=False)] != state["_last_lr"]
 
 
 def check_lengths(trainer: Trainer, saved: Sequence[Any]) -> None:
     """Raise UserError if a resumed run's schedules have different lengths from those saved in its checkpoint."""
     for config, state in zip(trainer.lr_scheduler_configs, saved, strict=False):
+        if has_other_factors(config.scheduler, state):
+            warn_once("warning: LambdaLR now computes other learning rates, perhaps because max_epochs has changed")
         before, now = lengths_in(state), lengths_in(config.scheduler.state_dict())
         if before != now:
             raise UserError(

@@ -43,10 +43,10 @@ class Signals:
                 self._before.setdefault(number, handler)
                 signal.signal(number, self.receive)
 
-    def remove(self) -> None:
-        """Restore the earlier handlers."""
-        while self._before:
-            signal.signal(*self._before.popitem())
+    def remove(self, *kept: int) -> None:
+        """Restore the earlier handlers, except for the signals `kept`."""
+        for number in self._before.keys() - kept:
+            signal.signal(number, self._before.pop(number))
 
     def receive(self, number: int, frame: FrameType | None) -> None:
         again = number == self.number == signal.SIGINT
