@@ -4,7 +4,6 @@ import atexit
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -73,7 +72,7 @@ class Connection:
     """Connection between the processes of a strategy.
 
     A connection replaces `setup_environment` of Lightning's multi-process strategies, and initializes torch.distributed
-    before Lightning does. Other strategies are not changed. Connections must be picklable for spawned processes.
+    before Lightning does. Other strategies are not changed.
     """
 
     def __init__(self, strategy: Any) -> None:
@@ -130,8 +129,6 @@ class Connection:
                 self.store.set(key, "")
         for child in self.children:
             child.kill()
-        if self.strategy.launcher is not None:  # the launcher may have spawned processes
-            self.strategy.launcher.kill(signal.SIGKILL)
 
     def _is_set(self, key: str) -> bool:
         """Wait a few seconds for a key in the store, and return whether it was set."""
@@ -149,9 +146,8 @@ class Connection:
         When a launched process fails, the observer kills the main process before it can write files and report errors.
         """
         launched = getattr(self.strategy.launcher, "procs", [])
-        self.children += [process for process in launched if isinstance(process, subprocess.Popen)]
-        if self.children:
-            launched.clear()
+        self.children += launched
+        launched.clear()
         if self.store is None:
             for child in self.children:
                 child.terminate()
