@@ -10,7 +10,7 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 from lit_engine._lightning import NoProfiler, attach_data, set_rank
 from lit_engine.checkpoints.choose import choose_checkpoint
-from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read
+from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read, share_loaded
 from lit_engine.checkpoints.warm_start import check_fits
 from lit_engine.classes.names import import_named, resolve_class_paths
 from lit_engine.cli.config_files import as_yaml
@@ -90,7 +90,7 @@ def load_for_prediction(
     content = read(checkpoint)
     fill_linked(cli.options.data.get("init_args", {}), cli.links, content)
     checkpoint_io = SafeCheckpointIO()
-    checkpoint_io.loaded[checkpoint] = content
+    share_loaded(checkpoint_io, {checkpoint: content})
     settings = {
         "accelerator": "auto",
         "devices": 1,

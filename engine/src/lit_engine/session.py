@@ -130,7 +130,7 @@ class Session:
         self.lock: BaseFileLock | None = None
         self.connection: Connection | None = None
         self.signals = Signals()
-        self.checkpoint_io = SafeCheckpointIO()
+        self.loaded: dict[Path, dict[str, Any]] = {}  # contents of the checkpoint files that were already read
         self.has_content = False  # whether the command has written anything worth keeping
 
     def fit(self) -> None:
@@ -356,7 +356,7 @@ class Session:
         data = self.options.data.get("init_args", {})
         if self.checkpoint is not None and content is not None:
             fill_linked(data, self.cli.links, content)
-            self.checkpoint_io.loaded[self.checkpoint] = content
+            self.loaded[self.checkpoint] = content
         elif self.options.init_from:
             # If a data option `keep_NAME` is set, such as `keep_vocabularies`, NAME is filled in from the checkpoint.
             kept = {name: argument for name, argument in self.cli.links.items() if data.get(f"keep_{name}")}
@@ -482,11 +482,11 @@ class Session:
                 self.loggers.append(WandbLogger(str(self.run.path)))  # a W&B agent started this run
             self.loggers.append(metrics)  # last, so that a module's `self.logger` is the first configured logger
         plugins = _as_list(config.plugins)
-        configured = [plugin for plugin in plugins if isinstance(plugin, CheckpointIO)]
-        for plugin in configured:
-            share_loaded(plugin, self.checkpoint_io.loaded)
-        if not configured:
-            plugins.append(self.checkpoint_io)
+        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+            plugins.append(SafeCheckpointIO())
+        for plugin in plugins:
+            if isinstance(plugin, CheckpointIO):
+                share_loaded(plugin, self.loaded)
         return {
             "callbacks": callbacks,
             "logger": self.loggers or False,

@@ -81,14 +81,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
     """Checkpoint plugin that writes, syncs and renames a temporary file, so that a crash cannot damage a checkpoint.
 
     Lightning's own plugin copies a file from the system's temporary folder, so an interruption can truncate the copy.
-
-    Attributes:
-        loaded: contents of checkpoint files that were already read. `load_checkpoint` removes and returns an entry.
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.loaded: dict[Path, dict[str, Any]] = {}
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Replace `path` with a complete new file, or raise CheckpointError and keep the old file unchanged."""
@@ -115,7 +108,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """Load a checkpoint to the CPU with `read`, which never executes code, regardless of `weights_only`."""
-        return self.loaded.pop(Path(path), None) or read(path)
+        return read(path)
 
 
 def share_loaded(plugin: CheckpointIO, loaded: dict[Path, dict[str, Any]]) -> None:
