@@ -128,9 +128,18 @@ def test_workers_of_an_iterable_dataset_survive_a_signal(trainer):
     assert torch.cat([*found, *batches]).tolist() == list(range(20))
 
 
-def test_a_repeated_loader_reshuffles_in_each_pass_and_resumes_exactly(fit, tmp_path):
+class Forwarding(DataLoader):
+    """Changes the batches of its base class."""
+
+    def __iter__(self):
+        for indices, noise in super().__iter__():
+            yield indices, noise + torch.rand(())
+
+
+@pytest.mark.parametrize("kind", [DataLoader, Forwarding])
+def test_a_repeated_loader_reshuffles_in_each_pass_and_resumes_exactly(fit, tmp_path, kind):
     def loaders():
-        return {"short": shuffled(), "long": DataLoader(Noisy(), batch_size=1)}
+        return {"short": kind(Noisy(), batch_size=4, shuffle=True), "long": DataLoader(Noisy(), batch_size=1)}
 
     whole = fit(loaders(), [SaveAt(23, tmp_path / "saved.ckpt")], max_epochs=2)
     passes = [drawn(batch["short"] for batch in whole[start : start + 4]) for start in range(0, 32, 4)]
@@ -194,14 +203,6 @@ class Permuting(DataLoader):
     def __iter__(self):
         for indices in torch.randperm(len(self.dataset)).split(self.batch_size):
             yield self.collate_fn([self.dataset[int(index)] for index in indices])
-
-
-class Forwarding(DataLoader):
-    """Changes the batches of its base class."""
-
-    def __iter__(self):
-        for indices, noise in super().__iter__():
-            yield indices, noise + torch.rand(())
 
 
 class Reshuffling(Sampler):

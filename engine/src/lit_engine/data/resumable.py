@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from functools import partial
 from itertools import islice
@@ -64,14 +64,16 @@ class ResumableLoader:
         self.seed, self.rank = global_seed(), replicas(trainer).rank
         self.passed = (-1, 0, 0)  # epoch, and the passes and batches completed by the end of the last pass
         name = "sampler" if loader.batch_sampler is None else "batch_sampler"
-        # A custom `__iter__` may use the sampler and the dataset in any way.
-        self._has_own_iter = type(loader).__iter__ is not DataLoader.__iter__
-        kind = Place if self._has_own_iter else _pair
         restores = self._trains and not trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
-        self.order = SeededOrder(getattr(loader, name), self.seed, loader.batch_sampler is not None, kind, restores)
-        samples = SeededSamples(loader.dataset, self._has_own_iter)
+        self.order = SeededOrder(getattr(loader, name), self.seed, loader.batch_sampler is not None, restores)
         _protect_workers(loader)
-        replace_loader_parts(loader, dataset=samples, _iterator=None, **{name: self.order})
+        # A custom `__iter__` may use the sampler and the dataset in any way. New workers are seeded in each pass.
+        self._has_own_iter = type(loader).__iter__ is not DataLoader.__iter__
+        if self._has_own_iter:
+            replace_loader_parts(loader, persistent_workers=False, _iterator=None)
+        else:
+            samples = SeededSamples(loader.dataset)
+            replace_loader_parts(loader, dataset=samples, _iterator=None, **{name: self.order})
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -89,39 +91,30 @@ class ResumableLoader:
         """Yield batches. The epoch is read at the first batch, because Lightning sets it after calling `iter`."""
         in_hook = is_in_hook(self.trainer)  # such as validation that compares each sample with the whole training set
         epoch, done, number = self._find_place(in_hook)
-        passes, start = 0, done
-        if not restarts_shorter_loaders(self.trainer) and 0 < (sized_len(self.loader) or 0) <= done:
+        length = sized_len(self.loader)
+        passes, start = divmod(done, length) if length else (0, done)
+        if passes and not restarts_shorter_loaders(self.trainer):
             return
         if done and self.passed[0] == epoch:  # Lightning restarts this loader, and may have prefetched its last batch
             (_, passes, done), start = self.passed, 0
         self.order.begin(epoch, passes, start, (f"loader {number}",) if number else ())
-        for batch in self._fetch(epoch, done - start, start) if self._has_own_iter else self.loader:
+        for batch in self._replay(epoch, passes, start) if self._has_own_iter else self.loader:
             seed_everywhere(self.seed, "batch", epoch, done, self.rank)  # for hooks and the training step
             done += 1
             yield batch
         if not in_hook:
-            self.passed = epoch, self.order.passes + 1, done
+            self.passed = epoch, passes + 1, done
             # If the loader has no length, Lightning fetches each batch one step early, which also seeds that step. For
             # the last step, there is no batch to fetch.
             seed_everywhere(self.seed, "batch", epoch, done, self.rank)
 
-    def _fetch(self, epoch: int, first: int, start: int) -> Iterator[Any]:
-        """Yield the batches of a loader with its own `__iter__`, which may draw random numbers and ignore the sampler.
-
-        The pass starts with batch `first` of the epoch. The first `start` batches of the pass are skipped.
-        """
-
-        def seed(place: int) -> None:
-            seed_everywhere(self.seed, "fetch", epoch, first + place, self.rank)
-
-        self.order.seed_fetch, place = seed, 0
-        seed(place)
-        for batch in self.loader:
-            place = max(place, start) if self.order.is_used else place
+    def _replay(self, epoch: int, passes: int, start: int) -> Iterator[Any]:
+        """Yield the batches of a loader with its own `__iter__`. The first `start` batches are loaded but skipped."""
+        self.order.seed_pass()
+        for place, batch in enumerate(self.loader):
             if place >= start:
                 yield batch
-            place += 1
-            seed(place)
+            seed_everywhere(self.seed, "fetch", epoch, passes, place, self.rank)
 
     def _find_place(self, in_hook: bool) -> tuple[int, int, int]:
         """Return the epoch, the index of its next batch (0 in a hook), and the index of this loader."""
@@ -141,27 +134,6 @@ class ResumableLoader:
         """Do nothing. If this method exists, Lightning assumes that the loader can resume."""
 
 
-def _pair(seed: int, index: Any) -> tuple[int, Any]:
-    return seed, index
-
-
-class Place(int):
-    """Index with the seed of its sample. Loaders with their own `__iter__` may use it like any other index."""
-
-    seed: int
-
-    def __new__(cls, seed: int, index: Any) -> Any:
-        """Return indices other than integers unchanged."""
-        if type(index) is not int:
-            return index
-        place = super().__new__(cls, index)
-        place.seed = seed
-        return place
-
-    def __reduce__(self) -> Any:
-        return Place, (self.seed, int(self))
-
-
 class SeededOrder:
     """Wrapper around a (batch) sampler, which is reseeded before each pass. Each index is yielded with its seed.
 
@@ -171,29 +143,20 @@ class SeededOrder:
         sampler: the (batch) sampler.
         seed: the run's seed.
         yields_batches: whether it is a batch sampler.
-        kind: function that combines a seed and an index.
         restores: whether to repeat the passes of earlier epochs in a resumed run. The state of a user's sampler, such
             as index lists that it shuffles in place, may depend on them.
-
-    Attributes:
-        is_used: whether the loader has started to read indices in this pass.
-        seed_fetch: function that seeds the batch with a given index, for a loader with its own `__iter__`.
     """
 
-    def __init__(
-        self, sampler: Any, seed: int, yields_batches: bool, kind: Any = _pair, restores: bool = False
-    ) -> None:
-        self._sampler, self._seed, self._yields_batches, self._kind = sampler, seed, yields_batches, kind
+    def __init__(self, sampler: Any, seed: int, yields_batches: bool, restores: bool = False) -> None:
+        self._sampler, self._seed, self._yields_batches = sampler, seed, yields_batches
         own = [one for one in _parts(sampler) if not type(one).__module__.startswith(("torch.", "lightning."))]
         restores = restores and bool(own) and not any(hasattr(one, "set_epoch") for one in own)
         self._next = 0 if restores and sized_len(sampler) is not None else sys.maxsize  # next epoch to draw
-        self.seed_fetch: Callable[[int], None] | None = None
         self.begin(0, 0, 0, ())
 
     def begin(self, epoch: int, passes: int, start: int, loader: tuple[str, ...]) -> None:
-        """Set how many passes of this epoch to skip, and how many batches after them (possibly from several passes)."""
-        self._epoch, self.passes, self._start, self._loader = epoch, passes, start, loader
-        self.is_used = False
+        """Set the place of the next pass: how many passes of this epoch precede it, and how many batches to skip."""
+        self._epoch, self._passes, self._start, self._loader = epoch, passes, start, loader
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -202,45 +165,39 @@ class SeededOrder:
         return getattr(self.__dict__["_sampler"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_") or name in ("passes", "is_used", "seed_fetch"):
+        if name.startswith("_"):
             super().__setattr__(name, value)
         else:  # for example, a callback may set the difficulty of the samples
             setattr(self._sampler, name, value)
 
     def __iter__(self) -> Iterator[Any]:
-        start, self.is_used = self._start, True
-        for epoch in range(self._next, self._epoch):
-            self._seed_pass(epoch, self._loader)
-            list(islice(self._sampler, sized_len(self._sampler)))
-        self._next = max(self._next, self._epoch + 1)
-        order, stream = self._draw()
-        while isinstance(order, list) and 0 < len(order) <= start:  # a shorter loader starts over
-            self.passes, start = self.passes + 1, start - len(order)
-            order, stream = self._draw()
+        start, stream, length = self._start, self.seed_pass(), sized_len(self._sampler)
+        order = self._sampler if length is None else list(islice(self._sampler, length))
         draws: Counter[str] = Counter()
 
         def key(index: Any) -> Any:
             before, draws[str(index)] = draws[str(index)], draws[str(index)] + 1
             repeated = (before,) if before else ()
-            return self._kind(derive(self._seed, "sample", self._epoch, str(index), *stream, *repeated), index)
+            return derive(self._seed, "sample", self._epoch, str(index), *stream, *repeated), index
 
         for batch, found in enumerate(order):
             keys = [key(index) for index in found] if self._yields_batches else key(found)
-            if batch == start and self._start and self.seed_fetch is not None:
-                self.seed_fetch(self._start)
             if batch >= start:
                 yield keys
-            if not isinstance(order, list):  # an endless sampler draws the next indices only now
+            if length is None:  # an endless sampler draws the next indices only now
                 seed_cpu(derive(self._seed, "order", self._epoch, batch, *stream))
 
-    def _draw(self) -> tuple[Iterable[Any], tuple[str, ...]]:
-        """Seed a pass. Return its order (the sampler if it is endless, else a list) and its stream names."""
-        stream = (*self._loader, *([f"pass {self.passes}"] if self.passes else []))
-        self._seed_pass(self._epoch, stream)
-        length = sized_len(self._sampler)
-        return self._sampler if length is None else list(islice(self._sampler, length)), stream
+    def seed_pass(self) -> tuple[str, ...]:
+        """Seed the next pass, and return its stream names. If the sampler keeps state, first repeat earlier epochs."""
+        for epoch in range(self._next, self._epoch):
+            self._seed_sampler(epoch, self._loader)
+            list(islice(self._sampler, sized_len(self._sampler)))
+        self._next = max(self._next, self._epoch + 1)
+        stream = (*self._loader, *([f"pass {self._passes}"] if self._passes else []))
+        self._seed_sampler(self._epoch, stream)
+        return stream
 
-    def _seed_pass(self, epoch: int, stream: tuple[str, ...]) -> None:
+    def _seed_sampler(self, epoch: int, stream: tuple[str, ...]) -> None:
         seed = derive(self._seed, "order", epoch, *stream)
         seed_cpu(seed)
         for one in _parts(self._sampler):
@@ -259,9 +216,8 @@ def _parts(sampler: Any) -> Iterator[Any]:
 class SeededSamples:
     """Map-style dataset whose indices contain seeds. Each sample is loaded with its own seed."""
 
-    def __init__(self, dataset: Any, accepts_any: bool = False) -> None:
+    def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self._accepts_any = accepts_any  # whether indices may be a `Place`, a list or any other index
         self._draws = type(dataset) is not TensorDataset
         # A Subset only forwards `__getitems__` to its dataset.
         inner = dataset
@@ -277,25 +233,18 @@ class SeededSamples:
             raise AttributeError(name)
         return getattr(self.__dict__["_dataset"], name)
 
-    def __getitem__(self, place: Any) -> Any:
-        seed, index = self._split(place)
-        if self._draws and seed is not None:
+    def __getitem__(self, place: tuple[int, Any]) -> Any:
+        seed, index = place
+        if self._draws:
             seed_dataset(seed, self._dataset)
         return self._dataset[index]
 
-    def __getitems__(self, places: list[Any]) -> list[Any]:
-        if (self._whole_batches or not self._draws) and (seed := self._split(places[0])[0]) is not None:
-            seed_dataset(seed, self._dataset)  # also for a collate function that draws random numbers
+    def __getitems__(self, places: list[tuple[int, Any]]) -> list[Any]:
+        if self._whole_batches or not self._draws:
+            seed_dataset(places[0][0], self._dataset)  # also for a collate function that draws random numbers
         if not self._whole_batches:
             return [self[place] for place in places]
-        return self._dataset.__getitems__([self._split(place)[1] for place in places])
-
-    def _split(self, place: Any) -> tuple[int | None, Any]:
-        """Return the seed, if known, and the index."""
-        if not self._accepts_any:
-            return place
-        first = place[0] if isinstance(place, list) and place else place
-        return getattr(first, "seed", None), place
+        return self._dataset.__getitems__([index for _, index in places])
 
 
 def _protect_workers(loader: DataLoader) -> None:
