@@ -13,9 +13,7 @@ bfloat16 is fast only on some processors: see `configs/overlays/bf16.yaml`.
 
 import argparse
 import statistics
-from collections.abc import Callable
-from itertools import product
-from typing import Any
+from functools import partial
 
 import torch
 from common import ROOT, EpochClock, Times, fit, interleave, ratio, save, show_ratio, table
@@ -31,6 +29,13 @@ LARGER_CNN = [
 ]  # fmt: skip
 STEPS = 100
 BASE = "float32"
+# The precision of each variant, and whether it uses the channels-last memory format.
+VARIANTS = {
+    BASE: ("32-true", "false"),
+    "float32, channels last": ("32-true", "true"),
+    "bf16-mixed": ("bf16-mixed", "false"),
+    "bf16-mixed, channels last": ("bf16-mixed", "true"),
+}
 
 
 def main() -> None:
@@ -41,63 +46,47 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="torch threads; one is least affected by other jobs")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    accuracies: dict[str, list[float]] = {}
+    accuracies: dict[str, list[float]] = {name: [] for name in VARIANTS}
 
-    def variant(name: str, precision: str, channels_last: bool) -> Callable[[], Times]:
-        accuracies[name] = []
+    def run(name: str) -> Times:
+        precision, channels_last = VARIANTS[name]
+        times = fit(
+            *LARGER_CNN,
+            "--test_after_fit=false",
+            f"--seed_everything={1 + len(accuracies[name])}",
+            f"--trainer.precision={precision}",
+            f"--model.init_args.channels_last={channels_last}",
+            "--trainer.accelerator=cpu",
+            f"--trainer.limit_train_batches={STEPS}",
+            f"--trainer.max_epochs={options.epochs}",
+        )  # fmt: skip
+        accuracies[name].append(100 * EpochClock.metrics["val/accuracy"])
+        return times
 
-        def run() -> Times:
-            times = fit(
-                *LARGER_CNN,
-                "--test_after_fit=false",
-                f"--seed_everything={1 + len(accuracies[name])}",
-                f"--trainer.precision={precision}",
-                f"--model.init_args.channels_last={str(channels_last).lower()}",
-                "--trainer.accelerator=cpu",
-                f"--trainer.limit_train_batches={STEPS}",
-                f"--trainer.max_epochs={options.epochs}",
-            )  # fmt: skip
-            accuracies[name].append(100 * EpochClock.metrics["val/accuracy"])
-            return times
-
-        return run
-
-    variants = {
-        f"{name}{', channels last' if last else ''}": variant(
-            f"{name}{', channels last' if last else ''}", precision, last
-        )
-        for (name, precision), last in product(((BASE, "32-true"), ("bf16-mixed", "bf16-mixed")), (False, True))
-    }
-    times = interleave(variants, options.rounds)
+    times = interleave({name: partial(run, name) for name in VARIANTS}, options.rounds)
     rows, result = [], {}
     for name, values in times.items():
-        speedup = ratio(times[BASE], values)
+        speedup, in_cpu_time = (ratio(times[BASE], values, clock) for clock in ("wall", "cpu"))
         differences = [a - b for a, b in zip(accuracies[name], accuracies[BASE], strict=True)]
-        result[name] = row(values, speedup, ratio(times[BASE], values, "cpu"), accuracies[name], differences)
+        result[name] = {
+            "seconds an epoch": [t.wall for t in values],
+            "CPU seconds an epoch": [t.cpu for t in values],
+            "faster than float32": speedup,
+            "faster than float32, CPU": in_cpu_time,
+            "validation accuracy %": accuracies[name],
+            "difference to float32 of the same seed": differences,
+        }
         rows.append([
             name,
             f"{statistics.median(t.wall for t in values):.1f}",
             show_ratio(speedup),
-            show_ratio(result[name]["faster than float32, CPU"]),
+            show_ratio(in_cpu_time),
             f"{statistics.mean(accuracies[name]):.2f}",
             f"{statistics.mean(differences):+.2f} ({min(differences):+.2f} to {max(differences):+.2f})",
         ])  # fmt: skip
     header = ["", "s/epoch", "times faster", "in CPU time", "accuracy %", "difference"]
     table(f"CNN, {STEPS} steps of 128 images per epoch, {options.rounds} seeds", header, rows)
     save("precision", {"rounds": options.rounds, "epochs a fit": options.epochs, "steps an epoch": STEPS, **result})
-
-
-def row(values: list[Times], speedup: dict[str, float], cpu: dict[str, float], accuracies: list[float],
-        differences: list[float]) -> dict[str, Any]:  # fmt: skip
-    """Return the results of one setting as stored in the JSON file."""
-    return {
-        "seconds an epoch": [t.wall for t in values],
-        "CPU seconds an epoch": [t.cpu for t in values],
-        "faster than float32": speedup,
-        "faster than float32, CPU": cpu,
-        "validation accuracy %": accuracies,
-        "difference to float32 of the same seed": differences,
-    }
 
 
 if __name__ == "__main__":

@@ -91,11 +91,11 @@ def entry(name: str, options: argparse.Namespace) -> dict[str, Any]:
     config, more, _, target = TASKS[name]
     folder = ROOT / "repeats" / "quality" / name
     told = repeated(config, more, folder, options.seeds, options)
-    metrics = {}
-    for metric, one in told["metrics"].items():
-        if metric.startswith(("test/", "epochs", "seconds")):
-            mean, sd, n = mean_sd([*one["values"].values()])
-            metrics[metric] = {"n": n, "mean": mean, "sd": sd if n > 1 else None, "values": one["values"]}
+    metrics = {
+        metric: {key: one[key] for key in ("n", "mean", "sd", "values")}
+        for metric, one in told["metrics"].items()
+        if metric.startswith(("test/", "epochs", "seconds"))
+    }
     if name == "regression_quickstart":
         metrics["least squares, test/r2"] = least_squares()
     last = json.loads((folder / list(told["runs"].values())[-1]["path"] / "metrics.json").read_text())["test"]
