@@ -87,9 +87,9 @@ def test_failing_to_write_a_page_only_prints_a_warning(make_run, capsys):
     assert [line[:28] for line in err.splitlines()] == ["warning: no page was written"] * 2
 
 
-@pytest.mark.parametrize("copied", [{}, {"rows": 2}, {"rows": 0}], ids=["old version", "two rows", "no rows"])
+@pytest.mark.parametrize("copied", [2, 0])
 def test_the_time_per_epoch_of_a_fork_excludes_the_epochs_of_its_parent(make_run, copied):
-    fork = {"run": "runs/x/parent", "checkpoint": "last.ckpt", "epochs": 2, "step": 20, **copied}
+    fork = {"run": "runs/x/parent", "checkpoint": "last.ckpt", "epochs": 2, "step": 20, "rows": copied}
     run = make_run("child", (0.5, 0.4, 0.3, 0.2, 0.1), fork=fork)  # 90 s for three epochs
     write(run)
     assert "30 s per epoch" in (run / "index.html").read_text()

@@ -58,14 +58,11 @@ class Run:
             if options.get("data.folds") is None:  # `fold` has no effect without `folds`
                 options.pop("data.fold", None)
             options |= {name: first.get(name) for name in ("init_from", "init_prefixes")}
-            fork = first.get("fork")
-            options["fork"] = fork and f"{fork['run']}, {fork['checkpoint']}, step {fork['step']}"
-            copied, forked_at = 0, (0, 0)
-            if fork:  # earlier versions did not record the number of copied rows
-                copied = fork.get("rows", sum(int(row["step"]) < fork["step"] for row in rows))
-                inherited = [int(row["step"]) for row in rows[:copied]]
-                forked_at = fork.get("epochs", 0), inherited[-1] + 1 if inherited else fork["step"]
-            own = rows[copied:]
+            options["fork"], own, forked_at = None, rows, (0, 0)
+            if fork := first.get("fork"):
+                options["fork"] = f"{fork['run']}, {fork['checkpoint']}, step {fork['step']}"
+                inherited, own = rows[: fork["rows"]], rows[fork["rows"] :]
+                forked_at = fork["epochs"], int(inherited[-1]["step"]) + 1 if inherited else fork["step"]
             fit, test = sections.get("fit", {}), sections.get("test", {})
             monitor, maximize = find_monitor(options)
             if monitor is None:  # a checkpoint callback without options, or from `configure_callbacks`
