@@ -75,7 +75,8 @@ def sweep(args: Sequence[str]) -> int:
             return 0
         with convert_study_errors("--storage" if options.storage else folder):
             study = Study(folder, config, options.seed, options.storage, options.lost_after)
-            study.require_same(shared)
+            if not options.report:
+                study.require_same(shared)
             status = _report(study) if options.report else _run(study, options.workers, most)
             rows = study.rows()
         trials = [{**row._asdict(), "error": row.error or None} for row in rows]

@@ -91,10 +91,9 @@ class Study:
         """Raise UserError if options that all trials share have changed, for example because a config was edited."""
         study, now = self.connect(), json.loads(json.dumps(options, default=str))
         with self.lock:
-            before = study.user_attrs.get("options") or now
-            if now:
-                study.set_user_attr("options", before)
-        if now and (changed := find_differing_options([before, now])):
+            before = study.user_attrs.get("options", now)
+            study.set_user_attr("options", before)
+        if changed := find_differing_options([before, now]):
             raise UserError(
                 f"the trials in {self.folder} used other values of {first_of(changed)}: choose another --dir"
             )
