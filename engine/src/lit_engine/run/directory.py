@@ -103,26 +103,24 @@ class RunDir:
         if name is not None and (name in ("", ".", "..") or re.search(r"[/\\\x00-\x1f\x7f]", name)):
             raise RunError(f"run_name must be a plain folder name, got {name!r}")
         stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-        for number in range(1, 1000):
-            path = parent / (name or (stamp if number == 1 else f"{stamp}-{number}"))
+        stamps: Iterable[str] = (stamp if number == 1 else f"{stamp}-{number}" for number in count(1))
+        for path in (parent / one for one in (stamps if name is None else [name])):
             try:
                 path.mkdir(parents=True)
                 return cls(path)
             except FileExistsError as error:
                 if not path.exists():  # a parent is a link to a missing folder
                     raise RunError(f"cannot create a run in {parent}: {error.filename} is not a folder") from error
-                if name is not None and (path / "figures").is_dir() and not (path / "config.yaml").exists():
-                    return cls(path)
-                if name is not None:
-                    raise RunError(
-                        f"{path} already exists: choose a different --name, delete the run, "
-                        f"or resume it with `fit {path}`"
-                    ) from error
             except OSError as error:
                 raise RunError(
                     f"cannot create a run in {parent}: {error.strerror}; choose a different --runs_dir or --name"
                 ) from error
-        raise RunError(f"cannot create a run in {parent}")
+        # The given name is in use.
+        if (path / "figures").is_dir() and not (path / "config.yaml").exists():
+            return cls(path)
+        raise RunError(
+            f"{path} already exists: choose a different --name, delete the run, or resume it with `fit {path}`"
+        )
 
     @classmethod
     def open(cls, path: str | Path, runs: str | Path = "runs") -> "RunDir":
