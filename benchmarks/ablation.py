@@ -18,8 +18,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS
-from quality import BF16, ROOT, lit_project, repeated, with_seeds
+from common import RESULTS, ROOT, stored
+from quality import BF16, lit_project, repeated, with_seeds
 
 CONFIG = "fashion_mnist_resnet20"
 FILE = RESULTS / "ablation.json"
@@ -60,11 +60,6 @@ def tested(source: Path, folder: Path, options: list[str], threads: int) -> floa
     return json.loads((folder / "metrics.json").read_text())["test"]["test/accuracy"]
 
 
-def results() -> dict[str, dict[str, Any]]:
-    """Return the stored results by network and budget."""
-    return json.loads(FILE.read_text()) if FILE.exists() else {}
-
-
 def table(accuracy: dict[tuple[str, int], float]) -> dict[str, dict[str, Any]]:
     """Return each ingredient's accuracies and their mean, and the mean and std of the gain over the baseline."""
     rows: dict[str, dict[str, Any]] = {}
@@ -91,8 +86,8 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="discard stored results")
     options = with_seeds(parser).parse_args()
     budget = f"ResNet-{options.depth}, {options.epochs} epochs"
-    stored = {} if options.again else results().get(budget, {})
-    accuracy = {(name, int(seed)): value for name, row in stored.items()
+    before = {} if options.again else stored("ablation").get(budget, {})
+    accuracy = {(name, int(seed)): value for name, row in before.items()
                 for seed, value in row["test accuracy %"].items()}  # fmt: skip
     folder = ROOT / "repeats" / "ablation" / budget.replace(", ", "-").replace(" ", "-")
     for name in sorted(dict.fromkeys(["base", *options.only]), key=lambda name: name in AT_TEST):
@@ -108,7 +103,7 @@ def main() -> None:
             values = repeated(CONFIG, more, place, seeds, options)["metrics"]["test/accuracy"]["values"]
             found = {seed: values[f"seed-{seed}"] for seed in seeds}
         accuracy |= {(name, seed): 100 * value for seed, value in found.items()}
-        FILE.write_text(json.dumps(results() | {budget: table(accuracy)}, indent=2) + "\n")
+        FILE.write_text(json.dumps(stored("ablation") | {budget: table(accuracy)}, indent=2) + "\n")
     print(f"{'ingredient':<34}{'seeds':>6}{'accuracy %':>11}{'gain':>16}")
     for name, row in sorted(table(accuracy).items(), key=lambda item: -item[1]["gain"]):
         count = len(row["test accuracy %"])

@@ -207,6 +207,12 @@ def machine() -> dict[str, Any]:
     }
 
 
+def stored(name: str) -> dict[str, Any]:
+    """Return the content of `benchmarks/results/NAME.json`, or an empty dict if there is no such file."""
+    file = RESULTS / f"{name}.json"
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
 def save(name: str, content: Mapping[str, Any]) -> None:
     """Write results and machine information to `benchmarks/results/NAME.json`."""
     RESULTS.mkdir(exist_ok=True)

@@ -45,7 +45,6 @@ import torch
 from baselines import standard_pipeline
 from common import (
     DATA,
-    RESULTS,
     ROOT,
     StepClock,
     Times,
@@ -56,6 +55,7 @@ from common import (
     ratio,
     save,
     show_ratio,
+    stored,
     table,
 )
 from PIL import Image
@@ -309,8 +309,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="run one round of a few steps and save nothing")
     options = parser.parse_args()
     as_the_program(1)
-    file = RESULTS / "peers.json"
-    results = json.loads(file.read_text())["parts"] if file.exists() else {}
+    results = stored("peers").get("parts", {})
     for part in options.part:
         results[part] = {"machine": machine(), **parts[part](options.quick)}
         if not options.quick:

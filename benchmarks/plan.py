@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import DATA, RESULTS, ROOT, save, table
+from common import DATA, ROOT, save, stored, table
 
 # Config → options that limit the fit.
 CONFIGS = {
@@ -56,8 +56,7 @@ def main() -> None:
     parser.add_argument("configs", nargs="*", default=list(CONFIGS), metavar="CONFIG")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    file = RESULTS / "plan.json"
-    found = json.loads(file.read_text()) if file.exists() else {}  # keeps the results of other configs
+    found = stored("plan")  # keeps the results of other configs
     found.pop("machine", None)
     for name in args.configs:
         words = ["fit", "-c", str(ROOT / "configs" / f"{name}.yaml"), *CONFIGS[name].split(), "--test_after_fit=false"]

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common import RESULTS, ROOT, stored
 from torch.nn import functional as F
 
 from lit_engine.tools.runs.differences import mean_sd
 from lit_project.data.tables import Diabetes
 
-ROOT = Path(__file__).parents[1]
-FILE = ROOT / "benchmarks" / "results" / "quality.json"
+FILE = RESULTS / "quality.json"
 BF16 = ["-c", "configs/overlays/bf16.yaml"]
 MIXED = ["--trainer.precision=bf16-mixed"]
 OTHER_WAY = ["--data.source=en", "--data.target=fr"]
@@ -106,11 +106,6 @@ def entry(name: str, options: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def results() -> dict[str, dict[str, Any]]:
-    """Return the stored results."""
-    return json.loads(FILE.read_text()) if FILE.exists() else {}
-
-
 def main() -> None:
     """Run the benchmark as requested on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -120,7 +115,7 @@ def main() -> None:
         parser.error(f"unknown task {', '.join(sorted(unknown))}: choose from {', '.join(TASKS)}")
     for name in options.tasks:
         made = entry(name, options)
-        table = results() | {name: made}  # read again, because another process may have updated it
+        table = stored("quality") | {name: made}  # read again, because another process may have updated it
         # Write each innermost object or list on a single line.
         text = re.sub(r"\{[^{}]*\}|\[[^][{}]*\]", lambda part: " ".join(part[0].split()), json.dumps(table, indent=2))
         FILE.write_text(f"{text}\n")

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 from baselines import standard_pipeline
-from common import DATA, RESULTS, Times, as_the_program, fit, interleave, machine, ratio, save, show_ratio, table
+from common import DATA, Times, as_the_program, fit, interleave, machine, ratio, save, show_ratio, stored, table
 from overhead import Bare, Batches, barebones, measure
 
 from lit_project.data.mnist import FashionMNIST
@@ -170,8 +170,7 @@ def main() -> None:
     if options.where:
         measure(options.rounds)
         return
-    file = RESULTS / "speed.json"
-    results = json.loads(file.read_text()).get("parts", {}) if file.exists() else {}
+    results = stored("speed").get("parts", {})
     for part in options.parts:
         title, net, batch_size, steps, with_standard = PARTS[part]
         measured = compare(title, net, batch_size, steps, options, with_standard)

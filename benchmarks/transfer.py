@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, ROOT
+from common import RESULTS, ROOT, stored
 from quality import BF16, repeated, with_seeds
 
 from lit_engine.callbacks.figures import new_figure
@@ -37,7 +37,7 @@ Job = tuple[str, int, int]  # strategy, steps per epoch, seed
 
 def known(pretraining: dict[str, Any]) -> dict[Job, float]:
     """Return the stored test accuracies, if they were measured with the same pretrained weights."""
-    before = json.loads(FILE.read_text()) if FILE.exists() else {}
+    before = stored("transfer")
     if before.get("pretraining") != pretraining:
         return {}
     return {

@@ -25,7 +25,6 @@ operations over the timed batches, including the backward pass and padding. On t
 """
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -34,7 +33,7 @@ from typing import Any
 
 import torch
 from baselines_translation import Classic
-from common import DATA, RESULTS, Times, as_the_program, interleave, machine, ratio, save, show_ratio, table
+from common import DATA, Times, as_the_program, interleave, machine, ratio, save, show_ratio, stored, table
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
@@ -206,8 +205,7 @@ def main() -> None:
     as_the_program(options.threads)
     torch.set_flush_denormal(True)  # as the command line does
     check_counter()
-    file = RESULTS / "translation_speed.json"
-    parts = json.loads(file.read_text()).get("parts", {}) if file.exists() else {}
+    parts = stored("translation_speed").get("parts", {})
     measured = measure(options)
     parts[f"{options.threads} thread(s)"] = {"machine": machine(), "rounds": options.rounds, **measured}
     save("translation_speed", {"claims": claims(parts), "parts": parts})
