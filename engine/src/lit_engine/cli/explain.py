@@ -35,6 +35,7 @@ _ELSEWHERE = {
         ("--gpus", "trainer.gpu", "option 'gpu"),
         "set the number of GPUs with trainer.devices, and require GPUs with trainer.accelerator=gpu",
     ),
+    "'init_args.": "indent init_args below model or data, next to class_path",
     "arguments are required: ": (
         "pass a config with data and model, such as -c configs/quickstart.yaml; without a config, set --model, "
         "and also --data unless the module has its own dataloaders"
@@ -105,7 +106,7 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
         return f"{key} needs a data module that extends lit_engine's SplitData, ImageData or TabularData: {BASES[key]}"
     if nested and "is not accepted" in reason and re.search(r"Subtypes: .*\b(list|Iterable)\[", message):
         return f"{key}: {reason}. Options can only set the last element of a list. Set other elements in a config"
-    return f"{key}: {reason}{_value_meant(key, reason, args, message)}"
+    return f"{key}: {reason}{_value_meant(key, reason, args, message)}{locate_error(error)}"
 
 
 def locate_error(error: BaseException) -> str:
@@ -114,7 +115,8 @@ def locate_error(error: BaseException) -> str:
         error = error.__cause__
     if isinstance(error, ValueError | OSError | ImportError | UserError):  # not a bug
         return ""
-    libraries = *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), str(Path(__file__).parents[1])
+    installed = (sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+    libraries = *installed, str(Path(__file__).parents[1]), "<frozen"
     frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(libraries)]
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
@@ -164,9 +166,13 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
             if any(kind.__module__.startswith("pytorch_lightning.") for kind in resolve_name(given[1]).__mro__):
                 return f": {given[1]} uses pytorch_lightning, so import lightning.pytorch instead"
         return ""
+    misplaced = "; write the arguments of a class below init_args, next to class_path"
+    if reason.startswith("Option 'class_path'"):
+        return misplaced
     if reason.startswith("Not a valid subclass"):
         words = set(re.findall(r"(\w+)'?[:=]", message)) - {"class_path"}
-        return next((f"; {word}: did you mean class_path?" for word in words if nearest(word, ["class_path"])), "")
+        hints = (f"; {word}: did you mean class_path?" for word in words if nearest(word, ["class_path"]))
+        return next(hints, misplaced)
     if reason.startswith("No module named"):
         return f": install it, or run the command in the folder of {quoted[0]}.py"
     if reason.startswith("Expected a"):
@@ -174,7 +180,7 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
         return f"; did you mean {PRECISIONS[last]}?" if is_precision else did_you_mean(last, quoted)
     if not reason.startswith(("Option", "unrecognized")):
         return ""
-    known = _parameters_in_use(args, message)
+    known = _parameters_in_use(args, message) | {"class_path", "init_args"}
     named = [name.partition(".")[0] for name in quoted]  # `nett` in nett.init_args.layers
     wrong = [name for name in (*key.split(".")[1:], *named) if name not in known]
     return next((hint for name in wrong if (hint := did_you_mean(name, known))), "")

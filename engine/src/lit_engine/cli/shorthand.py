@@ -39,7 +39,7 @@ def expand(project: Project, args: Sequence[str]) -> list[str]:
     expanded: list[str] = []
     for option, value in pairs(words[1:]):
         name = option.removeprefix("--")
-        if value is None and not option.startswith("-"):
+        if value is None and not re.match(r"--|-[h\d]", option):
             expanded.append(_positional(option, configs, command))
         elif (option, value) == ("--init_from", "latest"):  # record which run this is
             runs_dir = dict(pairs(words)).get("--runs_dir") or "runs"
@@ -77,8 +77,8 @@ def _replace_dashes(args: Sequence[str]) -> Iterator[str]:
 
 def _positional(word: str, configs: dict[str, Path], command: str) -> str:
     """Convert a positional argument, such as the name of a config, to an option."""
-    if re.match(r"[A-Za-z_]\w*(\.\w+)*\+?=", word):
-        raise UserError(f"{word} is not an option. Write --{word}")
+    if re.match(r"-|[A-Za-z_]\w*(\.\w+)*\+?=", word):
+        raise UserError(f"{word} is not an option. Write --{word.lstrip('-')}")
     if command == "sweep":  # the argument of `sweep` is the sweep file
         sweep = configs.get(f"sweeps/{word.removeprefix('sweeps/')}", Path(word))
         if not sweep.exists():
