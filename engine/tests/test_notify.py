@@ -10,12 +10,14 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from helpers import TINY
 from killing import at_call
+from lit_engine.distributed.rendezvous import Connection
 from lit_engine.run import provenance
 from lit_engine.run.directory import RunDir
 from lit_engine.tools import notify
@@ -131,6 +133,24 @@ def test_an_error_in_the_code_is_sent_before_its_traceback(lit, server, monkeypa
         lit(OPTIONS, "--notify", server.url)
     ((_, _, sent),) = server.received
     assert (sent["event"], sent["metrics"]) == ("failed", {})
+
+
+def test_a_signal_from_torchrun_does_not_stop_the_message(lit, server, monkeypatch):
+    """Torchrun sends SIGTERM to the first process when another one ends with an error, such as a diverged loss."""
+
+    def stop(*_):
+        raise Stops
+
+    connection = Connection(SimpleNamespace(global_rank=0, launcher=None))
+    monkeypatch.setattr("lit_engine.session.Connection.of", lambda strategy: connection)
+    at_call(monkeypatch, notify, "send", 1, signal.SIGTERM)
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        done = lit(OPTIONS, "--model.optimizer.lr=1e30 --trainer.max_epochs=5 --notify", server.url)
+        assert (done.status, signal.getsignal(signal.SIGTERM)) == (2, stop)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert [sent["event"] for _, _, sent in server.received] == ["diverged"]
 
 
 def test_urls_from_config_and_command_line_are_all_used_but_never_recorded(lit, server, workspace, capfd):

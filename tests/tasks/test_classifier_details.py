@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from classifier_data import NAMES, Images, classifier
+from classifier_data import NAMES, Images, classifier, linear
 from lit_project.models.losses import FocalLoss, WeightedCrossEntropy, build_loss
 from lit_project.tasks.classification_results import Calibration
-from lit_project.tasks.test_time_augmentation import views
+from lit_project.tasks.test_time_augmentation import mean_logits, views
 
 
 def test_class_weights_are_given_by_name():
@@ -33,6 +33,15 @@ def test_shifted_views_move_the_image_towards_each_corner():
     image[..., 4, 4] = 1
     places = [divmod(int(view.flatten().argmax()), 9) for view in views(image, shift=2)]
     assert places == [(4, 4), (6, 6), (6, 2), (2, 6), (2, 2)]
+
+
+def test_views_are_averaged_if_the_net_reuses_its_output_buffer():
+    """Compiled nets with CUDA graphs do so."""
+    net, images, buffer = linear(), torch.rand(3, 1, 4, 4), torch.empty(3, 4)
+    with torch.no_grad():
+        found = mean_logits(lambda view: buffer.copy_(net(view)), images, ["horizontal"], shift=1)
+        expected = torch.stack([net(view).softmax(1) for view in views(images, ["horizontal"], shift=1)]).mean(0)
+    torch.testing.assert_close(found.exp(), expected)
 
 
 def test_evaluation_keeps_double_precision(trainer):

@@ -1,6 +1,8 @@
 """Tests mixup and cutmix against their definitions, and a task that trains with them."""
 
+from contextlib import suppress
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from classifier_data import Images, classifier
+from lit_engine.errors import UserError
+from lit_engine.tools.lr_finder import find
 from lit_project.models.losses import FocalLoss, SmoothedCrossEntropy, WeightPenalty
 from lit_project.tasks.mixup import Mixing, rectangles
 
@@ -89,6 +93,16 @@ def test_last_epochs_use_unmixed_images_if_max_steps_ends_the_run(trainer):
     trainer(max_epochs=-1, max_steps=10, limit_val_batches=0).fit(task, datamodule=Images(batch_size=8))
     trained = [targets.ndim for targets in loss.seen if len(targets) > 2]
     assert trained == [2] * 8 + [1] * 2
+
+
+def test_the_learning_rate_search_mixes_all_images(trainer):
+    """The search takes 100 steps, which are 25 epochs of these images."""
+    loss = Recorder()
+    task = classifier(loss=loss, mixing=Mixing(mixup_alpha=1.0, off_last_epochs=1))
+    with suppress(UserError):  # random images may have no suitable learning rate
+        find(SimpleNamespace(find="lr"), trainer(max_epochs=2), task, Images(batch_size=8))
+    trained = [targets.ndim for targets in loss.seen if len(targets) > 2]
+    assert trained == [2] * 100
 
 
 class Recorder(nn.Module):

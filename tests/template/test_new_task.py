@@ -138,6 +138,13 @@ def test_the_segmentation_loss_is_computed_in_float32(dtype):
     assert loss.item() == pytest.approx(cross_entropy(task(images).float(), masks).item(), rel=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["sequence", "pretrained_sequence"])
+def test_texts_without_tokens_are_loaded_as_integers(kind):
+    """Custom tokens may be words, so that a line of punctuation contains none."""
+    tokens, _ = execute(kind, "data")["TriedData"]().encoded([("", ""), ("abc", "")])
+    assert (tokens.shape, tokens.dtype) == ((2, 3), torch.long)
+
+
 def test_a_text_task_trains_with_several_optimizers(trainer):
     made = execute("sequence", "data", "model")
     data = made["TriedData"]()

@@ -140,6 +140,12 @@ def test_figures_accept_special_characters_and_galleries_share_one_grey_scale():
     png(confusion_matrix(torch.tensor([[3, 1], [0, 2]]), ["$x_$", "a_{b"]))
 
 
+def test_galleries_of_long_time_series_have_a_limited_height():
+    figure = gallery([torch.rand(1, 22_000, 1)] * 12, 12 * ["a"])
+    assert figure.get_figheight() < 2 * figure.get_figwidth()
+    png(figure)
+
+
 def test_masks_appear_below_their_training_images_in_the_legend_colours():
     masks = torch.tensor([[[0, 1], [2, -1]]]).expand(8, 2, 2)
     figure = viz.draw_training_images(torch.rand(8, 1, 2, 2), masks, ["sky", "sea", "sand"])

@@ -17,6 +17,8 @@ CASES = {
     f"{Q} -c gpus.yaml": ["trainer.devices"],
     f"{Q} --lrr=0.1": ["--lrr=0.1; did you mean --lr?"],
     f"{Q} --learning_rate=0.1": ["--learning_rate=0.1; did you mean --lr?"],
+    f"{Q} -lr 0.1": ["-lr is not an option. Write --lr"],
+    "repeat quickstart -workers 2": ["-workers is not an option. Write --workers"],
     f"{Q} --run_nam=x": ["--run_nam=x; did you mean --run_name?"],  # no abbreviations
     # LightningCLI would ignore a scheduler without an optimizer, and step any scheduler by epoch.
     f"{Q} --lr_scheduler=StepLR": ["model.init_args"],
@@ -153,6 +155,11 @@ def test_an_empty_name_does_not_mean_the_current_folder(lit, command):
         ("    net:", "    nett:", ["model: ", "'nett.", "did you mean net?"]),
         ("model:", "modl:", ["'modl.", "did you mean model?"]),
         ("class_path: MLP", "classpath: MLP", ["model.net: ", "classpath: did you mean class_path?"]),
+        ("class_path: MLP, init_args: {hidden_sizes: [64]}", "classpath: MLP", ["model: ", "did you mean class_path?"]),
+        ("MLP, init_args: {hidden_sizes: [64]}", "MLP, hidden_sizes: [64]", ["model: ", "below init_args, next to"]),
+        ("init_args: {monitor: val/loss, mode: min}", "monitor: val/loss", ["trainer.callbacks: ", "below init_args"]),
+        ("  init_args:\n    net:", "  top_k: 2\n  init_args:\n    net:", ["model: ", "below init_args, next to"]),
+        ("  init_args:\n    net:", "init_args:\n    net:", ["indent init_args below model or data"]),
         ("max_epochs: 15", "max_epoch: 15", ["trainer.max_epoch", "did you mean trainer.max_epochs"]),
         ("interval: step", "interval: stp", ["interval", "stp", "did you mean step"]),
         ("        interval: step\n", "", ["interval"]),  # there is no default
@@ -237,6 +244,9 @@ def test_constructor_errors_report_the_cause_and_bugs_report_the_location(lit, m
     assert result.err.strip() == f"error: {mine}.Refusing: no such server"
     line = MINE.splitlines().index("        torch.nn.Linear(num_classes)") + 1
     assert f"'out_features' ({workspace / mine}.py:{line})" in lit(f"{Q} --model.net={mine}.Broken").err
+    (workspace / "broken_import.py").write_text("first = 1\nsecond = missing\n")
+    result = lit(f"{Q} --model.net=broken_import.Net")
+    assert f"name 'missing' is not defined ({workspace}/broken_import.py:2)" in result.err
 
 
 @pytest.mark.parametrize("key", ["optimizer", "net", "loss", "schedulers"])

@@ -1,5 +1,6 @@
 """Tests that the page and model card of a run match the run's files."""
 
+import html
 import json
 import re
 from pathlib import Path
@@ -74,6 +75,12 @@ def test_page_of_a_failed_run_has_its_curves_and_the_command_to_resume(lit, monk
     assert re.search(r"; 2 epochs; \d+ steps; .*failed\.", page)
     assert re.findall('alt="(.*?)"', page) == ["learning curves", "learning rate", "gradient norm", "train batch"]
     assert "fit runs/quickstart/a" in page
+
+
+def test_the_command_to_repeat_a_run_includes_the_initial_weights(make_run):
+    plain, warm = Run.read(make_run("a")), Run.read(make_run("b", init_from="runs/x y"))
+    assert "fit -c runs/x/a/config.yaml<" in render_page(plain)
+    assert "fit -c runs/x/b/config.yaml '--init_from=runs/x y'<" in html.unescape(render_page(warm))
 
 
 def test_failing_to_write_a_page_only_prints_a_warning(make_run, capsys):

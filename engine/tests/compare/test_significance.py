@@ -193,13 +193,14 @@ def test_multilabel_scores_match_scikit_learn(make_run, say):
     assert first_score(say, "f1") == pytest.approx(metrics.f1_score(true, found[0], average="macro"))
 
 
-def test_labels_that_never_occur_count_as_zero_in_f1(make_run, say):
+def test_labels_that_never_occur_count_as_zero(make_run, say):
     """The result matches scikit-learn and torchmetrics."""
     for name in "ab":
         header = "index,labels,target,probability/x,probability/y,probability/z"
         write(make_run(name), header, ["0,x;y,x,0.9,0.6,0.1", "1,y,y,0.2,0.8,0.1"])
-    expected = metrics.f1_score([[1, 0, 0], [0, 1, 0]], [[1, 1, 0], [0, 1, 0]], average="macro", zero_division=0)
-    assert first_score(say, "f1") == pytest.approx(expected)
+    for metric, score in (("f1", metrics.f1_score), ("iou", metrics.jaccard_score)):
+        expected = score([[1, 0, 0], [0, 1, 0]], [[1, 1, 0], [0, 1, 0]], average="macro", zero_division=0)
+        assert first_score(say, metric) == pytest.approx(expected)
 
 
 def test_a_sample_is_won_if_its_labels_are_closer_to_the_target(make_run, say):
@@ -372,6 +373,7 @@ def test_metrics_of_single_targets_are_compared_over_seeds(make_run, say):
     [("nll", True), ("cer", True), ("translation_edit_rate", True), ("kl_divergence", True), ("hamming_distance", True),
      ("word_info_lost", True), ("cross_entropy", True), ("brier_score", True), ("tweedie_deviance_score", True),
      ("fid", True), ("ppl", True), ("rmsle", True), ("kl_div", True), ("bpb", True), ("eer", True),
+     ("mase", True), ("wape", True), ("hausdorff", True),
      ("confidence", False), ("credit", False), ("layer_f1", False), ("recall", False)],
 )  # fmt: skip
 def test_direction_of_a_metric_is_inferred_from_its_name(make_run, say, metric, is_lower):

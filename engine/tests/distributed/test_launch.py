@@ -158,6 +158,16 @@ def test_rejects_devices_and_nodes_that_contradict_torchrun(lit, under_torchrun,
     assert message in result.err
 
 
+@pytest.mark.parametrize(("job", "found"), [("fit", (4, 2)), ("interactive", ("auto", 1)), ("bash", ("auto", 1))])
+def test_numbers_of_devices_and_nodes_come_from_srun_except_in_an_interactive_shell(monkeypatch, job, found):
+    step = {"JOB_NAME": job, "NNODES": 2, "NTASKS": 8, "NTASKS_PER_NODE": 4, "STEP_NUM_TASKS": 8}
+    for name, value in step.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    options = Namespace(devices="auto", num_nodes=1)
+    follow_launcher(options)
+    assert (options.devices, options.num_nodes) == found
+
+
 @pytest.mark.parametrize("port", ["abc", "70000"])
 def test_rejects_an_invalid_port(lit, monkeypatch, port):
     monkeypatch.setenv("MASTER_PORT", port)

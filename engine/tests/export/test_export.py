@@ -162,6 +162,14 @@ def test_transforms_not_included_in_the_file_are_listed(lit, trained):
     assert preparation["eval_transforms"] == ["CenterCrop(size=(8, 8))"]
 
 
+def test_callbacks_and_loggers_that_no_longer_exist_are_not_needed(lit, trained):
+    config = yaml.safe_load((trained / "config.yaml").read_text())
+    config["trainer"] |= {"callbacks": [{"class_path": "toy.Deleted"}], "logger": [{"class_path": "toy.Deleted"}]}
+    (trained / "config.yaml").write_text(yaml.safe_dump(config))
+    result = lit(f"export --run {trained} --format safetensors")
+    assert result.status == 0, result.err
+
+
 def test_an_exported_file_rejects_inputs_of_a_different_dtype(exported):
     net = torch.export.load(exported / "model.pt2").module()
     with pytest.raises(RuntimeError, match="dtype mismatch"):

@@ -41,7 +41,7 @@ class Collected(LightningModule):
     def evaluate(self, batch, metrics):
         logits = self(batch["x"])
         metrics.update(logits, batch["y"])
-        self.log_dict({"loss": F.cross_entropy(logits, batch["y"])})
+        self.log_dict({"loss": F.cross_entropy(logits, batch["y"]), "loss/norm": logits.square().mean()})
         self.log_dict(metrics)
 
     def validation_step(self, batch, batch_idx):

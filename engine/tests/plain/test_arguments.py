@@ -137,6 +137,32 @@ def test_an_argument_named_net_may_be_any_value(lit, text, value):
     assert load_model(RunDir(run)).given == value
 
 
+class Annotated(Plain):
+    """Has an argument without a type, and arguments with types as in lightning-hydra-template."""
+
+    def __init__(
+        self,
+        sizes=None,
+        optimizer: torch.optim.Optimizer | None = None,
+        scheduler: torch.optim.lr_scheduler.LRScheduler | None = None,
+    ):
+        super().__init__()
+
+
+FACTORY = "annotate it as OptimizerCallable or LRSchedulerCallable"
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ("--model.sizes.width=4", "model.sizes has no type, so set all of it: --model.sizes='{width: 4}'"),
+    ("--model.optimizer=torch.optim.Adam", FACTORY),
+    ("--model.scheduler=torch.optim.lr_scheduler.StepLR --model.scheduler.step_size=1", FACTORY),
+])  # fmt: skip
+def test_an_option_that_its_annotation_does_not_allow_is_explained(lit, options, message):
+    done = lit(f"fit --model test_arguments.Annotated {options} {DATA}")
+    assert done.status == 2
+    assert message in done.err
+
+
 def test_callbacks_see_the_initial_weights_when_the_fit_starts(lit, run):
     fit(lit, f"--init_from {run}/checkpoints/last.ckpt --trainer.callbacks+=test_arguments.Shadow")
     assert torch.equal(Shadow.first, read(run / "checkpoints" / "last.ckpt")["state_dict"]["net.head.weight"])

@@ -11,10 +11,12 @@ import torch.nn.functional as F
 from lightning.pytorch import Callback
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from metric_objects import Classifier, Data
+from noisy import Points
 from test_own_code import Counting, Simple, check_resumed
 from test_plain import StopAfter
 from torch import nn
-from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate, random_split
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate, random_split
+from torchdata.stateful_dataloader import StatefulDataLoader
 from torchmetrics import MeanMetric, MinMaxMetric, RunningMean
 
 from helpers import differences, run_in
@@ -343,9 +345,37 @@ class Adversarial(Classifier):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class Shard(IterableDataset):
+    """Every second point, starting at `rank`. The state is the index of the next point."""
+
+    def __init__(self, rank):
+        self.rank, self.next, self.data = rank, rank, Points(300, 0)
+
+    def __len__(self):
+        return 150
+
+    def __iter__(self):
+        for index in range(self.next, 300, 2):
+            self.next = index + 2
+            yield self.data.points[index], self.data.targets[index]
+        self.next = self.rank
+
+    def state_dict(self):
+        return {"next": self.next}
+
+    def load_state_dict(self, state):
+        self.next = state["next"]
+
+
+class Shards(Data):
+    def train_dataloader(self):
+        return StatefulDataLoader(Shard(self.trainer.global_rank), batch_size=32)
+
+
 @pytest.mark.slow
-def test_two_processes_resume_exactly_with_manual_optimization_and_unfrozen_layers(lit, tmp_path):
-    options = "--data metric_objects.Data --trainer.strategy=ddp --trainer.devices=2 --trainer.accelerator=cpu"
+@pytest.mark.parametrize("data", ["metric_objects.Data", "test_exactness.Shards"])
+def test_two_processes_resume_exactly_with_manual_optimization_and_unfrozen_layers(lit, tmp_path, data):
+    options = f"--data {data} --trainer.strategy=ddp --trainer.devices=2 --trainer.accelerator=cpu"
     fit = f"fit {FIT}Adversarial {options} --epochs 3"
     run_in(tmp_path, *f"{fit} --name whole".split())
     stop = f"{{class_path: {StopAfter.__module__}.StopAfter, init_args: {{batches: 8}}}}"
@@ -409,18 +439,33 @@ def test_a_fork_keeps_the_learning_rate_unless_the_optimizer_changes(lit, option
 
 
 class ByEpoch(Monitoring):
-    """Steps its schedule manually, as is common with schedules from other libraries."""
+    """Steps its schedule manually, as is common with schedules from other libraries, and has a warm-up."""
+
+    def optimizer_step(self, epoch, batch_idx, optimizer, closure):
+        if epoch == 0:
+            optimizer.param_groups[0]["lr"] = self.hparams.learning_rate * (batch_idx + 1) / BATCHES
+        optimizer.step(closure)
+
+    def configure_optimizers(self):
+        config = super().configure_optimizers()
+        return {**config, "lr_scheduler": {**config["lr_scheduler"], "interval": "step"}}
 
     def lr_scheduler_step(self, scheduler, metric):
-        scheduler.step()
+        scheduler.step(epoch=self.current_epoch)
 
 
-def test_schedules_that_the_module_steps_itself_cannot_be_moved(lit):
-    parent = lit(f"fit {FIT}ByEpoch --data metric_objects.Data").run
-    assert lit(f"fit --fork {parent} --epochs 3 --name same").status == 0
+@pytest.mark.filterwarnings("ignore:The epoch parameter in `scheduler.step")
+def test_schedules_that_the_module_steps_itself_can_be_planned_but_not_moved(lit):
+    fit = f"fit {FIT}ByEpoch --data metric_objects.Data"
+    parent = lit(fit).run
+    same = lit(f"fit --fork {parent} --epochs 3 --name same").run
+    (group,) = read(same / "checkpoints" / "last.ckpt")["optimizer_states"][0]["param_groups"]
     done = lit(f"fit --fork {parent} --model.learning_rate=0.08 --epochs 3 --name child")
     assert done.status == 2
     assert "because the module overrides lr_scheduler_step" in done.err
+    planned = lit(f"{fit} --epochs 3 --plot_lr")
+    assert f"lr: starts at 0.01, peaks at 0.01, ends at {group['lr']}\n" in planned.out
+    assert "note: rates that the module sets in optimizer_step are not plotted" in planned.err
 
 
 def test_callbacks_may_monitor_validation_metrics_that_are_logged_in_training(lit):
@@ -456,6 +501,45 @@ def test_resuming_cannot_change_the_schedule_length_or_the_batches_per_step(lit,
     other = lit(f"fit {stopped.run} --model.lr=0.5")
     assert other.status == 0
     assert "the optimizer and schedules keep their saved options: to change them, use --fork" in other.err
+
+
+class Decay(torch.optim.lr_scheduler.LRScheduler):
+    """Decays the rate linearly. Its state contains the run length under a name that the module chooses."""
+
+    def __init__(self, optimizer, **lengths):
+        self.__dict__.update(lengths)
+        (self.name,) = lengths
+        super().__init__(optimizer)
+
+    def get_lr(self):
+        return [rate * (1 - self.last_epoch / getattr(self, self.name)) for rate in self.base_lrs]
+
+
+class Decaying(Monitoring):
+    """Has a schedule as in lightning-bolts or timm, or as in transformers if `name` is `lambda`."""
+
+    def configure_optimizers(self):
+        optimizer, epochs = torch.optim.SGD(self.parameters(), lr=0.08), self.trainer.max_epochs
+        if self.hparams.name != "lambda":
+            return [optimizer], [Decay(optimizer, **{self.hparams.name: epochs})]
+        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 - epoch / epochs)]
+
+
+@pytest.mark.parametrize(("name", "status", "message"), [
+    ("max_epochs", 2, "the length of Decay was 2 and would be 4"),
+    ("t_initial", 2, "the length of Decay was 2 and would be 4"),
+    ("lambda", 0, "warning: LambdaLR now computes other learning rates"),
+])  # fmt: skip
+def test_schedules_of_other_libraries_are_rebuilt_by_a_longer_fork_but_not_resumed(lit, name, status, message):
+    parent = lit(f"fit {FIT}Decaying --model.name={name} --data metric_objects.Data").run
+    child = lit(f"fit --fork {parent} --epochs 4 --name child").run
+    with (child / "metrics.csv").open() as lines:
+        rates = [float(row["val_rate"]) for row in csv.DictReader(lines) if row["val_rate"]]
+    assert rates == pytest.approx([0.08, 0.04, 0.04, 0.02])
+    assert message not in lit(f"fit {parent}").err
+    resumed = lit(f"fit {parent} --epochs 4")
+    assert resumed.status == status
+    assert message in resumed.err
 
 
 def test_a_step_that_fetches_its_batch_gets_every_batch_and_is_followed_by_validation(lit):

@@ -498,6 +498,21 @@ def test_attributes_may_have_the_names_of_the_librarys_own_attributes(lit):
     assert [(int(row["index"]), float(row["prediction"])) for row in rows] == [(n, n) for n in range(6)]
 
 
+class Squeezed(Mean):
+    """Predicts a scalar for a batch with a single sample."""
+
+    def predict_step(self, batch, batch_idx):
+        return batch[0][:, None].squeeze()
+
+
+def test_a_last_batch_of_one_sample_may_be_squeezed(lit):
+    run = lit("fit --model=test_features.Squeezed --data=test_features.ThreeWithTest --epochs 1").run
+    assert lit(f"predict {run}").status == 0
+    assert [[*row.values()] for row in rows_of(run / "predictions" / "test.csv")] == [
+        ["0", "0.0"], ["1", "0.0"], ["2", "3.0"],
+    ]  # fmt: skip
+
+
 class Detector(Mean):
     """Predicts a box for each positive sample. Only the last of three samples is positive."""
 
@@ -559,18 +574,39 @@ def test_two_processes_average_gradients_and_metrics_and_share_one_bar(workspace
     assert sections_of(run)["fit"]["steps"] == 1
 
 
-class Unequal(Three):
+class Unequal(ThreeWithTest):
     """The first process validates one sample, and the second one validates three."""
 
     def val_dataloader(self):
         return DataLoader(TensorDataset(torch.arange(1.0, 2 + 2 * self.trainer.global_rank)), batch_size=1)
 
 
-def test_processes_may_validate_different_numbers_of_batches(workspace):
-    fit = "fit --model test_features.Mean --data test_features.Unequal --epochs 1 --name unequal --trainer.devices=2"
+class OnFirst(Mean):
+    """Logs the loss only in the first process. The processes train different buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("trained_by", torch.zeros(()))
+
+    def training_step(self, batch, batch_idx):
+        self.trained_by.fill_(self.global_rank)
+        return super().training_step(batch, batch_idx)
+
+    def on_validation_epoch_end(self):
+        if self.trainer.is_global_zero:
+            self.log("val_loss", 1.0, rank_zero_only=True)
+
+    def test_step(self, batch, batch_idx):
+        self.log("trained_by", self.trained_by, sync_dist=True)
+
+
+def test_processes_may_validate_different_batches_and_log_different_metrics(workspace):
+    fit = "fit --model test_features.OnFirst --data test_features.Unequal --epochs 1 --trainer.devices=2"
     options = "--trainer.strategy=ddp --trainer.accelerator=cpu --trainer.use_distributed_sampler=false"
-    run_in(workspace, *f"{fit} {options}".split())
-    assert sections_of(workspace / "runs" / "unnamed" / "unequal")["fit"]["val_value"] == (1 + 1 + 2 + 3) / 4
+    run_in(workspace, *f"{fit} {options} --test_after_fit=true".split())
+    (run,) = (workspace / "runs" / "unnamed").iterdir()
+    assert sections_of(run)["fit"]["val_value"] == (1 + 1 + 2 + 3) / 4
+    assert sections_of(run)["test"]["test/trained_by"] == 0  # all processes test the saved checkpoint
 
 
 def test_a_run_includes_custom_figures_and_provenance(lit):

@@ -236,6 +236,16 @@ class Staged(Data):
         return DataLoader(self.validation, batch_size=32)
 
 
+class StagedDict(Data):
+    """Adds the validation split to a dict only for `fit`."""
+
+    def setup(self, stage):
+        self.splits = {"val": super().val_dataloader().dataset} if stage == "fit" else {}
+
+    def val_dataloader(self):
+        return DataLoader(self.splits["val"], batch_size=32)
+
+
 class Untested(Data):
     """Has test samples that cannot be loaded."""
 
@@ -741,8 +751,9 @@ def test_validate_prints_no_hint_about_keeping_the_best_checkpoint(lit):
     assert "no best checkpoint is kept" not in lit(f"validate --run {run}").out
 
 
-def test_validate_can_use_a_split_that_setup_creates_only_for_fit(lit):
-    run = lit("fit --model test_own_code.Simple --data test_own_code.Staged --epochs 1").run
+@pytest.mark.parametrize("data", ["Staged", "StagedDict"])
+def test_validate_can_use_a_split_that_setup_creates_only_for_fit(lit, data):
+    run = lit(f"fit --model test_own_code.Simple --data test_own_code.{data} --epochs 1").run
     done = lit(f"validate {run}")
     assert done.status == 0, done.err
     sections = json.loads((run / "metrics.json").read_text())

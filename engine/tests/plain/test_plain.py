@@ -66,8 +66,8 @@ KINDS = {
     ),
     "collection": Kind(
         "Collected", "Data",
-        fit=("loss", "val/loss", "val_MulticlassAccuracy", "val_MulticlassPrecision"),
-        test=("test/loss", "test_MulticlassAccuracy", "test_MulticlassPrecision"), monitor="loss",
+        fit=("loss", "val/loss", "val_loss/norm", "val_MulticlassAccuracy", "val_MulticlassPrecision"),
+        test=("test/loss", "test_loss/norm", "test_MulticlassAccuracy", "test_MulticlassPrecision"), monitor="loss",
         columns=("index", "predicted", *(f"logits_{k}" for k in range(3))),
     ),
     "plateau": Kind(
@@ -141,6 +141,7 @@ def test_every_command_supports_plain_modules(lit, name):
         if names:
             assert result.status == 0, result.err
             assert set(sections_of(run)[stage]) >= set(names)
+            assert all(f"{metric} " in result.out for metric in names)
         else:
             assert result.status == 2, result.out
             assert result.err.startswith("error: ")

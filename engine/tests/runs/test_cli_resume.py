@@ -103,9 +103,10 @@ def test_read_only_commands_do_not_change_a_run(lit, trained, capfd):
 
 def test_warm_start_loads_only_the_weights_into_a_new_run(lit, trained):
     options = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --test_after_fit=false"
-    same = lit(f"fit {options} --init_from {trained} --model.optimizer.lr=0 --model.schedulers=null")
+    same = lit(f"fit {options} --init_from latest --model.optimizer.lr=0 --model.schedulers=null")
     assert same.status == 0, same.err
     assert same.run != trained
+    assert json.loads((same.run / "provenance.json").read_text())[0]["init_from"] == str(trained)
     best = read(next((trained / "checkpoints").glob("best*.ckpt")))["state_dict"]
     mine = read(same.run / "checkpoints" / "last.ckpt")
     assert mine["global_step"] == 10
@@ -144,6 +145,8 @@ def test_more_patience_continues_a_run_that_stopped_early(lit):
 def test_resuming_a_run_without_checkpoints_is_an_error(lit, trained):
     for file in (trained / "checkpoints").iterdir():
         file.unlink()
-    result = lit(f"fit --run {trained}")
-    assert result.status == 2
-    assert "no checkpoint" in result.err
+    same = f"fit -c configs/quickstart.yaml {TINY} --epochs 3 --test_after_fit=false --run_name=tiny --resume"
+    for command in (f"fit --run {trained}", same):
+        result = lit(command)
+        assert result.status == 2
+        assert "no checkpoint" in result.err

@@ -62,6 +62,11 @@ def test_arguments_of_a_second_base_class_are_restored():
     assert instantiate(OfBoth, {"size": 7}, {}, "a.ckpt").size == 7
 
 
+def test_arguments_that_no_longer_exist_are_reported(capsys):
+    assert instantiate(OfBoth, {"size": 7, "shape": 8, "_kind": "x"}, {}, "a.ckpt").size == 7
+    assert capsys.readouterr().err == "warning: a.ckpt contains shape, which OfBoth ignores\n"
+
+
 COUNTS = """
 import torch
 from toy.tasks import ImageClassifier

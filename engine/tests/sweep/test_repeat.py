@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from lit_engine.load import load_data
 from lit_engine.run.directory import RunDir
 from lit_engine.tools.runs.columns import number
 from lit_engine.tools.sweep import command, repeat, worker
+from toy import models
 
 QUICK = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --trainer.limit_train_batches=2"
 
@@ -77,7 +79,8 @@ def test_runs_match_individual_fits_and_continue_after_an_interruption(lit, inli
     assert two["sd"] == pytest.approx(np.std([*two["values"].values()], ddof=1))
     fits = [lit(f"fit {QUICK} --test_after_fit=true --seed_everything={seed}").run for seed in (1, 2)]
     assert [metrics(Path(f"repeats/quickstart/quickstart/seed-{seed}")) for seed in (1, 2)] == [*map(metrics, fits)]
-    lit(f"repeat {QUICK} --seeds 2 3")  # one more seed
+    shutil.rmtree("repeats/quickstart/quickstart/seed-1")
+    lit(f"repeat {QUICK} --seeds 2 3")  # trains one more seed and the deleted run
     told = summary()
     printed = lit(f"repeat {QUICK} --seeds 2 3 --json")
     assert json.loads(printed.out) == {"dir": "repeats/quickstart", **summary()}
@@ -104,6 +107,21 @@ def test_runs_match_individual_fits_and_continue_after_an_interruption(lit, inli
     assert (other.status, other.err) == (
         2, "error: repeats/quickstart was started with different data.batch_size: choose another --dir\n"
     )  # fmt: skip
+
+
+def test_arguments_may_be_added_or_removed_between_calls(lit, inline, monkeypatch):
+    class Sloped(models.MLP):
+        def __init__(self, input_shape: list[int], num_classes: int, hidden_sizes: list[int], slope: float = 0.1):
+            super().__init__(input_shape, num_classes, hidden_sizes)
+
+    inline["seed-1"] = lambda workers: 1  # fails without training
+    assert lit(f"repeat {QUICK} --seeds 1").status == 1
+    Sloped.__module__, Sloped.__qualname__ = "toy.models", "MLP"
+    monkeypatch.setattr(models, "MLP", Sloped)
+    again = lit(f"repeat {QUICK} --seeds 1")
+    assert again.status == 0, again.err
+    config = yaml.safe_load(Path("repeats/quickstart/quickstart/seed-1/config.yaml").read_text())
+    assert config["model"]["init_args"]["net"]["init_args"] == {"hidden_sizes": [32], "slope": 0.1}
 
 
 def test_failed_runs_are_excluded_from_the_mean_and_retried(lit, inline, workspace, monkeypatch):

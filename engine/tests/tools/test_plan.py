@@ -10,6 +10,7 @@ from torch import nn
 
 from lit_engine.tools.plan import power
 from lit_engine.training.task import Task
+from toy.tasks import ImageClassifier
 
 # With 437 training samples, an epoch has seven steps of 64 samples. There are 1,000 validation samples.
 FIT = "fit -c configs/quickstart.yaml --data.val_size=1000 --trainer.accelerator=cpu"
@@ -70,6 +71,24 @@ def test_predicts_the_number_of_epochs_steps_and_validations(lit, options, lengt
     found = planned(lit, options)
     assert (found["epochs"], found["steps"], found["validations"]) == length
     assert min(found["seconds_per_step"], found["samples_per_second"]) > 0
+
+
+def test_the_plan_includes_layers_that_are_unfrozen_late(lit, monkeypatch):
+    """Only three epochs are measured, so all layers train from the start."""
+
+    def watched(task, *args):
+        trained.append(task.net.layers[1].weight.requires_grad)
+        return step(task, *args)
+
+    trained, step = [], ImageClassifier.training_step
+    monkeypatch.setattr(ImageClassifier, "training_step", watched)
+    late = (
+        "[{class_path: Unfreezing, init_args: {schedule: {net.layers.1: 7}}}, {class_path: SWA, init_args: {start: 8}}]"
+    )
+    found = planned(lit, "--trainer.max_epochs=9", [f"--trainer.callbacks={late}"])
+    assert (found["epochs"], found["steps"]) == (9, 63)
+    assert trained
+    assert all(trained)
 
 
 def test_only_the_first_process_prints_json(lit, monkeypatch):

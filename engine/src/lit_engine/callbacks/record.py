@@ -230,7 +230,7 @@ class RunRecord(Callback):
             for name in metrics
             if (parts := split_stage(name))[0] == "train"
             or name in self._logged
-            or (not parts[0] and not {f"val/{name}", f"val/{parts[1]}"} & self._validated.keys())
+            or (not parts[0] and not {recorded_name(one, "val") for one in (name, parts[1])} & self._validated.keys())
         ]
         # Lightning adds NAME_step and NAME_epoch to a metric that is logged both per step and per epoch
         single = [name for name in names if (plain := INTERVAL.sub("", name)) == name or plain not in names]

@@ -198,8 +198,6 @@ class Plan(Callback):
         for done, counts in enumerate(iterate_steps(trainer, epochs, since_start=task is not None)):
             for name, rate in learning_rates(trainer.optimizers).items():
                 self.curves.setdefault(name, []).append((done, rate))
-            if "epoch" in counts:  # `lr_scheduler_step` may use it
-                set_ended(trainer, done, counts["epoch"] - 1)
             for scheduler, schedule in schedules:
                 if schedule.interval not in counts or counts[schedule.interval] % schedule.frequency:
                     continue
@@ -207,6 +205,8 @@ class Plan(Callback):
                     pl_module.lr_scheduler_step(scheduler, None)
                 else:
                     scheduler.step()
+            if "epoch" in counts:  # `lr_scheduler_step` may use it
+                set_ended(trainer, done + 1, counts["epoch"])
         raise PlanDone
 
 
