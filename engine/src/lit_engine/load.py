@@ -83,7 +83,7 @@ def load_for_prediction(
         CheckpointError: the checkpoint is damaged, or belongs to a different model.
     """
     config = run.config()
-    # Otherwise, their classes would have to exist, and packages such as wandb would have to be installed.
+    # Without callbacks and loggers, their classes and packages such as wandb need not be installed.
     config["trainer"] = {**config.get("trainer", {}), "callbacks": None, "logger": False}
     cli = LitCLI(current(), prepare(["predict", f"--config={as_yaml(config)}"]).args)
     set_rank(0)

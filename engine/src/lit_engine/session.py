@@ -386,7 +386,7 @@ class Session:
 
     def close(self, status: int) -> None:
         """Finish the loggers, release the lock, write the run's page or delete an empty new run, and notify users."""
-        # torchrun sends SIGTERM once another process has exited, which must not interrupt the last messages and files.
+        # Once another process has exited, torchrun sends SIGTERM, which must not interrupt the steps below.
         self.signals.deferred = True
         self.signals.remove(*([] if self.connection is None else [signal.SIGTERM]))
         for logger in self.loggers:

@@ -149,11 +149,11 @@ class Annotated(Plain):
         super().__init__()
 
 
-FACTORY = "annotate it as OptimizerCallable or LRSchedulerCallable"
+FACTORY = "annotate your argument as OptimizerCallable or LRSchedulerCallable"
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ("--model.sizes.width=4", "model.sizes has no type, so set all of it: --model.sizes='{width: 4}'"),
+    ("--model.sizes.width=4", "model.sizes has no type, so set the whole dict: --model.sizes='{width: 4}'"),
     ("--model.optimizer=torch.optim.Adam", FACTORY),
     ("--model.scheduler=torch.optim.lr_scheduler.StepLR --model.scheduler.step_size=1", FACTORY),
 ])  # fmt: skip

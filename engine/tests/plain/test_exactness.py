@@ -528,7 +528,7 @@ class Decaying(Monitoring):
 @pytest.mark.parametrize(("name", "status", "message"), [
     ("max_epochs", 2, "the length of Decay was 2 and would be 4"),
     ("t_initial", 2, "the length of Decay was 2 and would be 4"),
-    ("lambda", 0, "warning: LambdaLR now computes other learning rates"),
+    ("lambda", 0, "warning: LambdaLR now computes different learning rates"),
 ])  # fmt: skip
 def test_schedules_of_other_libraries_are_rebuilt_by_a_longer_fork_but_not_resumed(lit, name, status, message):
     parent = lit(f"fit {FIT}Decaying --model.name={name} --data metric_objects.Data").run

@@ -128,7 +128,7 @@ def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", 
     captions = ["\n".join(shorten_middle(line, CAPTION) for line in caption.split("\n")) for caption in captions]
     columns = min(columns, max(len(images), 3))
     rows = -(-len(images) // columns) or 1
-    tall = min(4, max((image.shape[1] / image.shape[2] for image in images), default=1))  # time series may be longer
+    tall = min(4, max((image.shape[1] / image.shape[2] for image in images), default=1))  # limits long time series
     row = tall + 0.06 + 0.1 * max((caption.count("\n") + 1 for caption in captions), default=0)  # in image widths
     figure = new_figure(1.75 * columns, 1.67 * row * rows + 0.5)
     axes = figure.add_subplot()  # a single subplot is five times as fast as one per image

@@ -228,7 +228,7 @@ def _iterate_named(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
                 yield from _iterate_named(value, f"{key}.{name}")
     elif type(config).__name__ == "NestedArg":  # jsonargparse cannot set a single key
         option = key.replace(".init_args", "")[1:]
-        raise UserError(f"{option} has no type, so set all of it: --{option}='{{{config.key}: {config.val}}}'")
+        raise UserError(f"{option} has no type, so set the whole dict: --{option}='{{{config.key}: {config.val}}}'")
     elif isinstance(config, list | tuple):
         for number, value in enumerate(config):
             yield from _iterate_named(value, f"{key}[{number}]")

@@ -98,7 +98,7 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
         return elsewhere or reason + _option_meant(reason, error.parser)
     reason = re.sub(r"^Expected a dot import path string: ", "no class ", reason)
     if re.search(r"required: (params|optimizer)\b", reason):  # as in lightning-hydra-template
-        reason += ": annotate it as OptimizerCallable or LRSchedulerCallable (from lightning.pytorch.cli)"
+        reason += "; annotate your argument as OptimizerCallable or LRSchedulerCallable (in lightning.pytorch.cli)"
     if file := re.match(r"Invalid content in sub-config file (\S+)\.py\b", reason):
         return f"{key}: {file[1]}.py is a file; use a class instead, such as {file[1].replace('/', '.')}.NAME"
     reason = re.sub(r"^Importing '(.*)' is not allowed, denied.*", r"a config must not use \1", reason)
@@ -166,7 +166,7 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
             if any(kind.__module__.startswith("pytorch_lightning.") for kind in resolve_name(given[1]).__mro__):
                 return f": {given[1]} uses pytorch_lightning, so import lightning.pytorch instead"
         return ""
-    misplaced = "; write the arguments of a class below init_args, next to class_path"
+    misplaced = "; put the arguments of a class in init_args, not next to class_path"
     if reason.startswith("Option 'class_path'"):
         return misplaced
     if reason.startswith("Not a valid subclass"):

@@ -49,12 +49,12 @@ def make_resumable(loader: Any, trainer: Trainer) -> Any:
 class ResumableLoader:
     """DataLoader wrapper whose order and random numbers depend only on the seed, the epoch and the index.
 
-    The sampler or batch sampler stays the same, but its generator is seeded at the start of each epoch. Batches that
-    were already used are not loaded again. Random numbers in the dataset depend on (seed, epoch, index),
-    even in workers. If a sample is drawn several times, they also depend on the number of earlier draws. Each training
-    loader, and each pass of a loader that Lightning repeats within an epoch, has its own order and random numbers.
-    Random numbers in a training step depend on (seed, epoch, batch, rank). All attributes of the DataLoader are
-    available.
+    The sampler or batch sampler stays the same, but its generator is seeded at the start of each epoch. Completed
+    batches are only loaded again by loaders with their own `__iter__`. Random numbers in the dataset depend on
+    (seed, epoch, index), even in workers. If a sample is drawn several times, they also depend on the number of earlier
+    draws. Each training loader, and each pass of a loader that Lightning repeats within an epoch, has its own order and
+    random numbers. Random numbers in a training step depend on (seed, epoch, batch, rank). All attributes of the
+    DataLoader are available.
     """
 
     def __init__(self, loader: DataLoader, trainer: Trainer) -> None:
@@ -67,7 +67,7 @@ class ResumableLoader:
         restores = self._trains and not trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
         self.order = SeededOrder(getattr(loader, name), self.seed, loader.batch_sampler is not None, restores)
         _protect_workers(loader)
-        # A custom `__iter__` may use the sampler and the dataset in any way. New workers are seeded in each pass.
+        # A custom `__iter__` may use the sampler and the dataset in any way. Persistent workers are only seeded once.
         self._has_own_iter = type(loader).__iter__ is not DataLoader.__iter__
         if self._has_own_iter:
             replace_loader_parts(loader, persistent_workers=False, _iterator=None)

@@ -38,7 +38,7 @@ def find(options: Namespace, trainer: Trainer, model: LightningModule, datamodul
     _check_automatic(model, f"--find {options.find}")
     if isinstance(model, Task):
         model.schedules = []  # schedules depend on the length of the actual run
-        model.length = lambda interval: None  # type: ignore[method-assign]  # so does mixing in the last epochs
+        model.length = lambda interval: None  # type: ignore[method-assign]  # keeps mixing on in all steps
     if options.find == "lr":
         _find_lr(trainer, model, datamodule)
     else:
@@ -205,7 +205,7 @@ class Plan(Callback):
                     pl_module.lr_scheduler_step(scheduler, None)
                 else:
                     scheduler.step()
-            if "epoch" in counts:  # `lr_scheduler_step` may use it
+            if "epoch" in counts:  # hooks may read `current_epoch`
                 set_ended(trainer, done + 1, counts["epoch"])
         raise PlanDone
 

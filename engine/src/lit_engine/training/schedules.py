@@ -380,7 +380,7 @@ def lengths_in(state: Any) -> list[str]:
 
 
 def has_other_factors(scheduler: Any, state: Any) -> bool:
-    """Return whether a LambdaLR now computes other rates at the saved step, for example with more epochs."""
+    """Return whether a LambdaLR computes different rates at the saved step, for example because max_epochs changed."""
     if type(scheduler) is not lr_scheduler.LambdaLR or "_last_lr" not in state:
         return False
     factors = [factor(state["last_epoch"]) for factor in scheduler.lr_lambdas]
@@ -391,7 +391,7 @@ def check_lengths(trainer: Trainer, saved: Sequence[Any]) -> None:
     """Raise UserError if a resumed run's schedules have different lengths from those saved in its checkpoint."""
     for config, state in zip(trainer.lr_scheduler_configs, saved, strict=False):
         if has_other_factors(config.scheduler, state):
-            warn_once("warning: LambdaLR now computes other learning rates, perhaps because max_epochs has changed")
+            warn_once("warning: LambdaLR now computes different learning rates, perhaps because max_epochs changed")
         before, now = lengths_in(state), lengths_in(config.scheduler.state_dict())
         if before != now:
             raise UserError(
