@@ -157,7 +157,7 @@ def test_an_empty_name_does_not_mean_the_current_folder(lit, command):
         ("class_path: MLP", "classpath: MLP", ["model.net: ", "classpath: did you mean class_path?"]),
         ("class_path: MLP, init_args: {hidden_sizes: [64]}", "classpath: MLP", ["model: ", "did you mean class_path?"]),
         ("MLP, init_args: {hidden_sizes: [64]}", "MLP, hidden_sizes: [64]", ["model: ", "in init_args, not next to"]),
-        ("init_args: {monitor: val/loss, mode: min}", "monitor: val/loss", ["trainer.callbacks: ", "in init_args, not"]),
+        ("init_args: {monitor: val/loss, mode: min}", "monitor: val/loss", ["trainer.callbacks: ", "in init_args"]),
         ("  init_args:\n    net:", "  top_k: 2\n  init_args:\n    net:", ["model: ", "in init_args, not next to"]),
         ("  init_args:\n    net:", "init_args:\n    net:", ["indent init_args below model or data"]),
         ("max_epochs: 15", "max_epoch: 15", ["trainer.max_epoch", "did you mean trainer.max_epochs"]),

@@ -82,10 +82,9 @@ def test_the_plan_includes_layers_that_are_unfrozen_late(lit, monkeypatch):
 
     trained, step = [], ImageClassifier.training_step
     monkeypatch.setattr(ImageClassifier, "training_step", watched)
-    late = (
-        "[{class_path: Unfreezing, init_args: {schedule: {net.layers.1: 7}}}, {class_path: SWA, init_args: {start: 8}}]"
-    )
-    found = planned(lit, "--trainer.max_epochs=9", [f"--trainer.callbacks={late}"])
+    unfreezing = "{class_path: Unfreezing, init_args: {schedule: {net.layers.1: 7}}}"
+    swa = "{class_path: SWA, init_args: {start: 8}}"
+    found = planned(lit, "--epochs 9", [f"--trainer.callbacks+={unfreezing}", f"--trainer.callbacks+={swa}"])
     assert (found["epochs"], found["steps"]) == (9, 63)
     assert trained
     assert all(trained)
