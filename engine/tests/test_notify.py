@@ -136,7 +136,7 @@ def test_an_error_in_the_code_is_sent_before_its_traceback(lit, server, monkeypa
 
 
 def test_a_signal_from_torchrun_does_not_stop_the_message(lit, server, monkeypatch):
-    """Torchrun sends SIGTERM to the first process when another one ends with an error, such as a diverged loss."""
+    """When a process ends with an error, such as a diverged loss, torchrun sends SIGTERM to the others."""
 
     def stop(*_):
         raise Stops
