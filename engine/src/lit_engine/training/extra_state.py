@@ -68,7 +68,7 @@ class ExtraState:
             return
         module = trainer.lightning_module
         self._share = shares[rank]
-        if loaders := self._share.get("loaders"):  # otherwise, all processes would get the states of the first one
+        if loaders := self._share.get("combined_loader"):  # otherwise, all processes would use the first one's states
             checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = loaders
         # a MetricTracker must contain all its metrics before it can load a state dict
         _lightning.restore_metric_states(module, self._share["states"])
@@ -185,7 +185,7 @@ class ExtraState:
             if not moment and (trainer.validating or _lightning.is_between_epochs(trainer)):
                 share["ended"] = _lightning.logged_metrics(trainer)  # Lightning resets them after saving
             _lightning.set_loop_counters(checkpoint["loops"]["fit_loop"], moment)
-        share["loaders"] = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader")
+        share["combined_loader"] = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader")
         if _has_own_buffers(trainer):
             share["buffers"] = self._buffers or _batch_norm_buffers(module)
         checkpoint["logged_so_far"] = all_gathered([share], trainer)
