@@ -97,7 +97,7 @@ def skip_batches_of_evaluation(trainer: Trainer) -> None:
 def reload_in_same_epochs(trainer: Trainer) -> None:
     """When a run is resumed, create the training loaders for the epoch in which they were last reloaded.
 
-    Lightning does not save this epoch. If `reload_dataloaders_every_n_epochs` is 2 and the run resumes in epoch 1,
+    Checkpoints do not contain its number. If `reload_dataloaders_every_n_epochs` is 2 and the run resumes in epoch 1,
     Lightning would create the loaders for epoch 1, and reload them in epoch 3. Requires Lightning 2.0+.
     """
     loop, every = trainer.fit_loop, trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]

@@ -239,9 +239,9 @@ def table(**kwargs):
 @pytest.mark.parametrize(
     ("create", "sampling", "message"),
     [
-        (table, "balanced", "the training samples have no classes .* file with one weight per sample"),
-        (table, {"a": 2}, "the training samples have no classes"),
-        (ManyLabels, "balanced", "the training samples have no classes"),
+        (table, "balanced", "weighting by class needs one integer target .* file with one weight per sample"),
+        (table, {"a": 2}, "weighting by class needs one integer target"),
+        (ManyLabels, "balanced", "weighting by class needs one integer target"),
         (Images, {"e": 2}, "there is no class 'e'; the classes are a, b, c, d"),
         (Digits, {"33": 2}, "there is no class '33'; did you mean 3"),
         (Images, {True: 2}, "there is no class 'True'; put yes, no, on and off in quotes"),

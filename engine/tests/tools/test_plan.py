@@ -147,7 +147,7 @@ def test_running_out_of_memory_causes_a_one_line_error(lit, monkeypatch):
     ("--plan --find lr", "--plan only works for a new run: remove --find"),
     ("--plan --resume --run_name=a", "--plan only works for a new run: remove --resume"),
     ("--json", "--json needs --plan"),
-    ("--plan --trainer.max_epochs=0", "there are no steps to train"),
+    ("--plan --trainer.max_epochs=0", "there are no training steps"),
     ("--plan --trainer.max_epochs=-1", "set trainer.max_epochs or max_steps"),
 ])  # fmt: skip
 def test_invalid_options_cause_one_line_errors(lit, options, message):

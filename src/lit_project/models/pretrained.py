@@ -97,7 +97,7 @@ def differences(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[
 
 
 def report(loaded: int, others: Mapping[str, list[str]]) -> list[str]:
-    """Return a line with the number of loaded tensors, and a line with up to five names for each kind of difference."""
+    """Return one line with the number of loaded tensors, and one per kind of difference with up to five names."""
     lines = [f"loaded: {loaded}"]
     for kind, names in others.items():
         if names:

@@ -23,7 +23,7 @@ from lit_engine.training.task import Task
 
 
 class Average(WeightAveraging):
-    """Base class of weight averages. A run can use only one average, because two would swap weights in the wrong order.
+    """Base class for weight averages. A run can use only one, because two would swap weights in the wrong order.
 
     Raises:
         UserError: the weights are already averaged by another callback, sharded, or not in float32.

@@ -250,7 +250,7 @@ Wrong = tuple[float, int, int, int, Tensor]  # confidence, sample index, true cl
 
 
 class DrawsEvaluation(Callback):
-    """Base class of callbacks that draw the same figures after `test` and `validate`."""
+    """Base class for callbacks that draw the same figures after `test` and `validate`."""
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         if trainer.state.fn == "validate":

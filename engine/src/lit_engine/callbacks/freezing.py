@@ -67,7 +67,7 @@ class Unfreezing(Callback):
         modules = dict(pl_module.named_modules())
         for path in self.schedule:
             if (epoch := self.schedule[path]) is not None and epoch < 0:
-                raise UserError(f"Unfreezing: the epoch of {path} must be at least 0, or null for never, got {epoch}")
+                raise UserError(f"Unfreezing: the epoch of {path} must be at least 0 or null (never), got {epoch}")
             if path not in modules or not path:
                 hint = did_you_mean(path, filter(None, modules))
                 raise UserError(f"Unfreezing: the model has no module {path!r}{hint}")

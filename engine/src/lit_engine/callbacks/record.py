@@ -97,7 +97,7 @@ class RunRecord(Callback):
             raise UserError("; ".join(["the processes of this run have different configs", *different]))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the timer. If the module or early stopping had already ended the resumed run, end the run again."""
+        """Start the timer. If the module or early stopping had already stopped a resumed run, stop it again."""
         if not trainer.enable_validation:
             _check_watched(trainer, pl_module)
         self._start = perf_counter()
@@ -194,7 +194,7 @@ class RunRecord(Callback):
         if fast_dev_run(trainer):
             return
         if not self.started and trainer.ckpt_path is None:
-            raise UserError("there are no steps to train: check trainer.max_epochs, max_steps and limit_train_batches")
+            raise UserError("there are no training steps: check trainer.max_epochs, max_steps and limit_train_batches")
         if not trainer.is_global_zero:
             return
         if not self.started:

@@ -17,7 +17,7 @@ class Match:
     loaded: list[str]
     missing: list[str]  # only in the model, ignoring batch counts
     unexpected: list[str]  # only in the checkpoint
-    other_shape: list[str]  # tensors whose shapes differ, with both shapes
+    other_shape: list[str]  # names and both shapes of mismatched tensors
     meaningless: list[str]  # not loaded, because they belong to different data
 
     @property

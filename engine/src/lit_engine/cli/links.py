@@ -27,7 +27,7 @@ def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str])
 
 
 def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str]) -> None:
-    """Restore linked arguments that were set explicitly, because the dump of the model config omits them."""
+    """Restore explicitly set linked arguments, which the dump of the model config omits."""
     for (_, argument, owner), (_, _, source) in zip(
         _iterate_links(dumped, links), _iterate_links(parsed, links), strict=True
     ):

@@ -61,7 +61,7 @@ def weights_for(sampling: str | Mapping[str, float], data: Any, size: int, class
         labels = classes_of(data)
         if labels is None:
             raise DataError(
-                "data.sampling: the training samples have no classes (one integer target per sample); "
+                "data.sampling: weighting by class needs one integer target per sample; "
                 "set data.sampling to a file with one weight per sample"
             )
         counts = labels.bincount(minlength=len(class_names or ()))

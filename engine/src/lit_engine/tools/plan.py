@@ -193,7 +193,7 @@ def attempt(session: Session) -> Meter:
     with suppress(PlanDone):
         trainer.fit(model, datamodule=datamodule)
     if not count.length:
-        raise UserError("there are no steps to train: check trainer.max_epochs and limit_train_batches")
+        raise UserError("there are no training steps: check trainer.max_epochs and limit_train_batches")
     meter.length = count.length
     if isinstance(model, Task):  # callbacks such as SWA depend on the length
         model.length = lambda interval: count.length[f"{interval}s"]  # type: ignore[method-assign]

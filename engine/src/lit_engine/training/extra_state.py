@@ -99,7 +99,7 @@ class ExtraState:
             _lightning.log_again(trainer, self._share.get("logged", []))
 
     def _check_batches(self, trainer: Trainer) -> None:
-        """Raise UserError if the number of batches changed, and warn if a loader cannot resume mid-epoch."""
+        """Raise UserError if batches per epoch or step changed. Warn if a loader cannot resume mid-epoch."""
         now, done = trainer.num_training_batches, _lightning.ready_batches(trainer)
         before, accumulation = self._loaded.get("accumulation"), trainer.accumulate_grad_batches
         is_scheduled = accumulation_schedule(trainer) is not None

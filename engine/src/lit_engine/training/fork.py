@@ -31,7 +31,7 @@ from lit_engine.training.task import Task
 
 
 class Fork(Callback):
-    """Callback that lets a new run resume from its parent's checkpoint, after replacing the state that does not fit.
+    """Callback that resumes a new run from its parent's checkpoint, after replacing state that no longer applies.
 
     - Changed optimizer options replace the saved options.
     - If the learning rate, a schedule or its length has changed, the schedules are built from the new options and moved

@@ -1,4 +1,4 @@
-"""Callback that saves `last.ckpt` and stops runs after signals, but only when training can resume exactly."""
+"""Callback that saves `last.ckpt` and stops runs after signals, at points where resuming is exact."""
 
 import math
 import pickle

@@ -1,4 +1,4 @@
-"""Base class of tasks, which builds the optimizer, logs exact means, rates and speed, and seeds each step."""
+"""Base class for tasks. It builds the optimizer, logs exact means, rates and speed, and seeds each step."""
 
 import sys
 from collections import Counter
@@ -51,7 +51,7 @@ def no_optimizer(parameters: Any) -> Any:
 
 
 class Task(_lightning.QuickModule):
-    """Base class of tasks. A subclass implements three step methods, and the task logs exact means over all samples.
+    """Base class for tasks. A subclass implements three step methods, and the task logs exact means over all samples.
 
     The example logs `train/loss`, `train/accuracy`, `val/loss` and `val/accuracy` at the end of each epoch. The values
     are exact means over all samples on all processes. It also logs `train/samples_per_second` and the learning rate of

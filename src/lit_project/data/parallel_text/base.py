@@ -1,4 +1,4 @@
-"""Base classes of parallel corpora, which provide batches of encoded pairs, vocabularies and a report."""
+"""Base classes for parallel corpora. They provide batches of encoded pairs, vocabularies and a report."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -27,7 +27,7 @@ from lit_project.text.vocabulary import BOS, EOS, Vocabulary
 
 
 class TranslationData(SplitData):
-    """Base class of parallel corpora. Subclasses implement `read`, and `prepare_data` if they download files.
+    """Base class for parallel corpora. Subclasses implement `read`, and `prepare_data` if they download files.
 
     The vocabularies are built from the training pairs on first access. The properties `vocabularies`, `source_size`,
     `target_size` and `max_source_length` are linked to arguments of the model.
@@ -237,7 +237,7 @@ class TranslationData(SplitData):
 
 
 class CarvedData(TranslationData):
-    """Base class of corpora that consist of a single list of pairs. Subclasses implement `pool`.
+    """Base class for corpora that consist of a single list of pairs. Subclasses implement `pool`.
 
     No source or target of the validation or test split occurs in train (see `leak_free_split`). The split only
     depends on the pairs that remain after filtering by prefixes and length, not on seeds or the translation direction.

@@ -111,7 +111,7 @@ class RNNDecoder(nn.Module):
     The sizes are E for embeddings, H for hidden states, D for source states, and O for the output layer's input.
     """
 
-    FEEDS: ClassVar[bool]  # whether the RNN also receives contexts, and `combine` also receives embedded tokens
+    FEEDS: ClassVar[bool]  # whether to feed contexts to the RNN, and embedded tokens to `combine`
 
     def __init__(
         self,

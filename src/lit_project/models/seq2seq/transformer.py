@@ -210,7 +210,7 @@ class TransformerSeq2Seq(Seq2Seq):
         return self.dropout(embedded_BTD * math.sqrt(self.size) + positions_TD.to(embedded_BTD.dtype))
 
     def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
-        """Return the source states, without a final state.
+        """Return the encoder states. `final` is None.
 
         `keys` contains the concatenated keys and values of all decoder layers, so that a search computes them only
         once. In training, `keys` is None and each decoder layer computes its own keys, which FSDP2 requires.

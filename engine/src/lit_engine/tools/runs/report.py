@@ -12,7 +12,7 @@ from lit_engine.tools.pages.html import Html, escape_html, heading, link, page, 
 from lit_engine.tools.runs.columns import Column, cell_of, columns_of, labels, number, short_names, table_of
 from lit_engine.tools.runs.differences import Comparison, Row, mean_sd
 
-CHANGES = 6  # maximum number of gains and maximum number of losses
+CHANGES = 6  # number of changes to keep at each end of the list
 PANELS = 4  # maximum number of scatter plots, and of initially visible curve plots
 POINTS = 100  # maximum number of points per curve
 X = ("epoch", "step", "minutes")
