@@ -85,6 +85,9 @@ def test_bad_or_cross_origin_requests_get_an_error_and_the_server_continues(serv
     def ask(address):
         assert post(address, b"") == (400, "the picture is empty: there is nothing to predict on")
         assert post(address, digit[:60]) == (400, "the picture cannot be read: it is damaged or unsupported")
+        assert post(address, b"", **{"Content-Length": "-1"})[0] == 400
+        for length in ("", "abc", "9" * 15, "9" * 5000):
+            assert post(address, b"", **{"Content-Length": length}) == (400, "the header Content-Length is invalid")
         for line, status in ((b"DELETE / HTTP/1.0\r\nHost: localhost\r\n", 501), (b"GET /" + b"x" * 70_000, 414)):
             with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as client:
                 client.sendall(line + b"\r\n\r\n")

@@ -96,7 +96,11 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(404, ROUTES)
 
     def do_POST(self) -> None:
-        sample = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        try:
+            sample = self.rfile.read(max(0, int(self.headers.get("Content-Length", 0))))
+        except (ValueError, OverflowError, MemoryError):
+            self.send_error(400, "the header Content-Length is invalid")
+            return
         if self.path != "/predict":
             self.send_error(404, ROUTES)
         elif self.headers.get_content_type() == "multipart/form-data":
