@@ -86,8 +86,10 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="discard stored results")
     options = with_seeds(parser).parse_args()
     budget = f"ResNet-{options.depth}, {options.epochs} epochs"
-    before = {} if options.again else stored("ablation").get(budget, {})
-    accuracy = {(name, int(seed)): value for name, row in before.items()
+    net = [f"--model.net.depth={options.depth}", *PLAIN]
+    before = stored("ablation").get(budget, {})
+    rows = before["ingredients"] if before.get("net") == net and not options.again else {}
+    accuracy = {(name, int(seed)): value for name, row in rows.items()
                 for seed, value in row["test accuracy %"].items()}  # fmt: skip
     folder = ROOT / "repeats" / "ablation" / budget.replace(", ", "-").replace(" ", "-")
     for name in sorted(dict.fromkeys(["base", *options.only]), key=lambda name: name in AT_TEST):
@@ -98,12 +100,12 @@ def main() -> None:
             found = {seed: tested(folder / "base" / CONFIG / f"seed-{seed}", place / f"seed-{seed}", AT_TEST[name],
                                   options.threads) for seed in seeds}  # fmt: skip
         else:
-            more = [*BF16, *PLAIN, f"--model.net.depth={options.depth}", f"--trainer.max_epochs={options.epochs}",
-                    *INGREDIENTS[name]]  # fmt: skip
+            more = [*BF16, *net, *INGREDIENTS[name], f"--trainer.max_epochs={options.epochs}"]
             values = repeated(CONFIG, more, place, seeds, options)["metrics"]["test/accuracy"]["values"]
             found = {seed: values[f"seed-{seed}"] for seed in seeds}
         accuracy |= {(name, seed): 100 * value for seed, value in found.items()}
-        FILE.write_text(json.dumps(stored("ablation") | {budget: table(accuracy)}, indent=2) + "\n")
+        measured = {budget: {"net": net, "ingredients": table(accuracy)}}
+        FILE.write_text(json.dumps(stored("ablation") | measured, indent=2) + "\n")
     print(f"{'ingredient':<34}{'seeds':>6}{'accuracy %':>11}{'gain':>16}")
     for name, row in sorted(table(accuracy).items(), key=lambda item: -item[1]["gain"]):
         count = len(row["test accuracy %"])

@@ -374,7 +374,7 @@ def _make(where: str, factory: Callable[[Any], Any], argument: Any) -> Any:
 
 def lengths_in(state: Any) -> list[str]:
     """Return the values that depend on the length of the run, from the state of a scheduler and of its parts."""
-    # The schedulers of timm store `t_initial`, and those of lightning-bolts store `max_epochs`.
+    # timm's name is `t_initial`, and lightning-bolts uses `max_epochs`.
     names = r"planned_length|T_max|t_initial|num_training_steps|(?:total|max)\w*_(?:steps|epochs|iters?)"
     return re.findall(rf"'(?:{names})': (\w+)", str(state))
 
