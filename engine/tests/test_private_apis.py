@@ -667,6 +667,21 @@ def test_class_of_factory():
     assert _jsonargparse.class_of_factory(partial(nn.ReLU, inplace=True)) is nn.ReLU
 
 
+class Sized:
+    """Class whose argument has no type."""
+
+    def __init__(self, sizes=None):
+        self.sizes = sizes
+
+
+def test_is_single_key():
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(Sized, "net", fail_untyped=False)
+    sizes = parser.parse_args(["--net=test_private_apis.Sized", "--net.sizes.width=4"]).net.init_args.sizes
+    assert _jsonargparse.is_single_key(sizes)
+    assert (sizes.key, sizes.val) == ("width", "4")
+
+
 def test_schema_parts():
     schema, *_ = _jsonargparse.schema_parts()
     parser = jsonargparse.ArgumentParser()

@@ -68,6 +68,16 @@ def class_of_factory(factory: Any) -> Any:
     return factory.args[-1] if factory.args else factory.func
 
 
+def is_single_key(value: Any) -> bool:
+    """Return whether a value is a key of an argument without a type, as in `--model.sizes.width=4`.
+
+    jsonargparse does not merge such a key into a dict, and passes its own private tuple to the class.
+    """
+    from jsonargparse._typehints import NestedArg
+
+    return isinstance(value, NestedArg)
+
+
 def schema_parts() -> tuple[Any, ...]:
     """Return jsonargparse's class for writing JSON schemas, and three helper functions.
 

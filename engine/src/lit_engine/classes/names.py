@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 from torch import nn
 
-from lit_engine._jsonargparse import find_reason, limited_imports
+from lit_engine._jsonargparse import find_reason, is_single_key, limited_imports
 from lit_engine.errors import CheckpointError, UserError, first_of
 from lit_engine.project import current, find_package_folder
 
@@ -226,7 +226,7 @@ def _iterate_named(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
                 yield f"{key}.{name}", _import_object(value)
             else:
                 yield from _iterate_named(value, f"{key}.{name}")
-    elif type(config).__name__ == "NestedArg":  # jsonargparse cannot set a single key
+    elif is_single_key(config):
         option = key.replace(".init_args", "")[1:]
         raise UserError(f"{option} has no type, so set the whole dict: --{option}='{{{config.key}: {config.val}}}'")
     elif isinstance(config, list | tuple):
