@@ -22,6 +22,10 @@ CASES = {
     f"{Q} --run_nam=x": ["--run_nam=x; did you mean --run_name?"],  # no abbreviations
     # LightningCLI would ignore a scheduler without an optimizer, and step any scheduler by epoch.
     f"{Q} --lr_scheduler=StepLR": ["model.init_args"],
+    # These configs are written for LightningCLI.
+    "fit -c optimizer.yaml": ["model.init_args.optimizer"],
+    "fit -c scheduler.yaml": ["model.init_args.schedulers"],
+    "fit -c subcommand.yaml": ["remove the top level `fit:`"],
     # A missing checkpoint must never start training from scratch.
     f"{Q} --ckpt_path last": ["--run", "--init_from"],
     f"{Q} --trainer.max_epochs=abc": ["trainer.max_epochs", "abc", "int"],
@@ -110,6 +114,9 @@ FILES = {
     "list.yaml": "- model\n- data\n",
     "control.yaml": "a: \x01\n",
     "gpus.yaml": "trainer: {gpus: 1}\n",
+    "optimizer.yaml": "optimizer: {class_path: torch.optim.Adam, init_args: {lr: 0.01}}\n",
+    "scheduler.yaml": "lr_scheduler: {class_path: StepLR, init_args: {step_size: 1}}\n",
+    "subcommand.yaml": "fit: {trainer: {max_epochs: 1}}\n",
     "stops.yaml": "trainer:\n  callbacks+:\n  - {class_path: EarlyStopping, init_args: {monitor: val/accuracy}}\n"
     "  - {class_path: EarlyStopping, init_args: {monitor: val/loss, mode: min}}\n",
     "twice.yaml": "trainer:\n  max_epochs: 1\ndata:\n  seed: 1\ntrainer:\n  max_steps: 3\n",

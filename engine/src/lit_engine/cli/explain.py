@@ -29,8 +29,15 @@ PRECISIONS = {
 }  # fmt: skip
 _ELSEWHERE = {
     "--ckpt_path": "fit has no --ckpt_path: use --run DIR to resume, or --init_from FILE to load weights",
-    "--lr_scheduler": "schedulers are arguments of the task: set model.init_args.schedulers in the config",
-    "--optimizer": "the optimizer is an argument of the task: set model.init_args.optimizer in the config",
+    **dict.fromkeys(
+        ("--lr_scheduler", "Option 'lr_scheduler"),
+        "schedulers are arguments of the task: set model.init_args.schedulers in the config",
+    ),
+    **dict.fromkeys(
+        ("--optimizer", "Option 'optimizer"),
+        "the optimizer is an argument of the task: set model.init_args.optimizer in the config",
+    ),
+    "Option 'fit.": "remove the top level `fit:`, because a config does not contain the name of a command",
     **dict.fromkeys(
         ("--gpus", "trainer.gpu", "option 'gpu"),
         "set the number of GPUs with trainer.devices, and require GPUs with trainer.accelerator=gpu",
