@@ -357,6 +357,14 @@ def test_metrics_are_found_by_their_name_without_the_stage(make_run, say, name):
     assert (status, "test_accuracy (higher is better): 0.5250" in out) == (0, True), err
 
 
+def test_runs_are_compared_on_the_same_split_even_if_some_were_not_tested(make_run, say):
+    for seed in range(6):
+        make_run(f"a/{seed}", (0.3 + seed / 10,), seed=seed, test={"test/loss": 0.5, "test/samples": 9})
+        (make_run(f"b/{seed}", (0.2 + seed / 10,), seed=seed) / "metrics.json").write_text("{}")
+    assert "val/loss (lower is better): 0.5500 → 0.4500" in say("compare runs/x/a runs/x/b --test val/loss")[1]
+    assert "runs/x/b/0 has no metric test/loss; it has val/loss" in say("compare runs/x/a runs/x/b --test loss")[2]
+
+
 def test_metrics_of_single_targets_are_compared_over_seeds(make_run, say):
     for name, error in (("a", 3.0), ("b", 2.0)):
         for seed in range(6):
@@ -373,7 +381,7 @@ def test_metrics_of_single_targets_are_compared_over_seeds(make_run, say):
     [("nll", True), ("cer", True), ("translation_edit_rate", True), ("kl_divergence", True), ("hamming_distance", True),
      ("word_info_lost", True), ("cross_entropy", True), ("brier_score", True), ("tweedie_deviance_score", True),
      ("fid", True), ("ppl", True), ("rmsle", True), ("kl_div", True), ("bpb", True), ("eer", True),
-     ("mase", True), ("wape", True), ("hausdorff", True),
+     ("mase", True), ("wape", True), ("hausdorff", True), ("auroc/error", False), ("error/auroc", True),
      ("confidence", False), ("credit", False), ("layer_f1", False), ("recall", False)],
 )  # fmt: skip
 def test_direction_of_a_metric_is_inferred_from_its_name(make_run, say, metric, is_lower):

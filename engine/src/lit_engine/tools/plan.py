@@ -93,7 +93,7 @@ class Meter(Callback):
         if (batch_idx + 1) % accumulation_steps(trainer) and not trainer.is_last_batch:
             return
         self._ends.append(synchronized_time(trainer.strategy.root_device))
-        self.watts += power(trainer.strategy.root_device)
+        self.watts += [watts * trainer.world_size for watts in power(trainer.strategy.root_device)]
         if not trainer.is_last_batch:
             return
         first, last = self._ends[0], self._ends[-1]

@@ -115,7 +115,8 @@ def lower_is_better(run: Run, name: str) -> bool:
     is_monitored = run.monitor is not None and strip_stage(run.monitor) == strip_stage(name)
     if is_monitored:
         return not run.maximize
-    is_score = re.match(r"(r2|f1|iou|\w*accuracy)/", strip_stage(name))  # target or class names may contain `error`
+    # target or class names may contain `error`
+    is_score = re.match(r"\w*(r2|f1|iou|accuracy|precision|recall|auroc)(_score)?/", strip_stage(name))
     return not is_score and bool(LOWER_IS_BETTER.search(name))
 
 

@@ -134,26 +134,28 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
     if unpaired := [run.path for group in groups for key, run in group.items() if key not in keys]:
         notes.append(f"ignored {first_of(unpaired)}: the other group has no run with the same seed or fold")
     is_folds = len({fold for fold, _ in keys}) > 1
+    name = _recorded_metric(metric, groups[0][keys[0]])  # the same stage in all runs, of which some may not be tested
+    split = "val" if get_stage(name) == "val" else "test"
     different: list[str] = []
     values: dict[Any, list[tuple[float, float]]] = {}
     for key in keys:
         one, other = groups[0][key], groups[1][key]
-        sets = [(run.options.get("data"), run.metrics.get("test/samples")) for run in (one, other)]
+        pair = one.all_metrics[_recorded_metric(name, one)], other.all_metrics[_recorded_metric(name, other)]
+        sets = [(run.options.get("data"), run.metrics.get(f"{split}/samples")) for run in (one, other)]
         if sets[0] != sets[1]:
-            raise UserError(f"{one.path} and {other.path} have different tasks or test sets")
-        pair = one.all_metrics[_recorded_metric(metric, one)], other.all_metrics[_recorded_metric(metric, other)]
+            raise UserError(f"{one.path} and {other.path} have different tasks or {split} sets")
         if not np.isfinite(pair).all():
             raise UserError(f"{metric} must be finite: it is {pair[0]} in {one.path} and {pair[1]} in {other.path}")
         values.setdefault(key[0] if is_folds else key, []).append(pair)
-        if one.data.get("test") != other.data.get("test"):
+        if one.data.get(split) != other.data.get(split):
             different.append(f"{one.path} and {other.path}")
     if different:
-        notes.append(f"warning: the test data differ between {first_of(different)}")
+        notes.append(f"warning: the {split} data differ between {first_of(different)}")
     if not is_folds and len(keys) < PERMUTED:
         notes.append(f"with at least {PERMUTED} seeds, a permutation test is used, which does not assume normality")
     means = np.array([np.mean(pairs, axis=0) for pairs in values.values()])
     overlap = (_overlap(one) or 1 / (len(values) - 1)) if is_folds else None
-    outcome, name = paired_runs(means[:, 0], means[:, 1], overlap), _recorded_metric(metric, one)
+    outcome = paired_runs(means[:, 0], means[:, 1], overlap)
     return Finding(name, a[0], b[0], outcome, "folds" if is_folds else "seeds", lower_is_better(one, name), notes)
 
 
@@ -183,7 +185,8 @@ def _recorded_metric(metric: str, run: Run) -> str:
     """Return the recorded name of a metric. A name without a stage refers to the test metric if it exists."""
     known = run.all_metrics
     if (name := find_metric(metric, known, ("test", "val"))) not in known:
-        raise UserError(f"{run.path} has no metric {metric}{did_you_mean(metric, {strip_stage(n) for n in known})}")
+        hint = did_you_mean(metric, known, f"; it has {first_of([*known])}")
+        raise UserError(f"{run.path} has no metric {metric}{hint}")
     return name
 
 
