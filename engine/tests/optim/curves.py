@@ -28,6 +28,7 @@ class Noted(Task):
         self.log("val/loss", self.losses[self.current_epoch])
 
     def on_before_optimizer_step(self, optimizer):
+        super().on_before_optimizer_step(optimizer)
         self.rates.append(optimizer.param_groups[0]["lr"])
         self.momenta.append(optimizer.param_groups[0].get("momentum"))
 
@@ -39,6 +40,7 @@ class Groups(Noted):
         return [{"params": [self.net.weight], "lr": 0.1}, {"params": [self.net.bias]}]
 
     def on_before_optimizer_step(self, optimizer):
+        Task.on_before_optimizer_step(self, optimizer)
         self.rates.append([group["lr"] for group in optimizer.param_groups])
 
 

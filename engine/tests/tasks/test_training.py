@@ -17,6 +17,7 @@ from torchvision.transforms.v2 import RandomCrop, RandomHorizontalFlip
 from helpers import SaveAt, batches, classifier, linear
 from lit_engine.errors import UserError
 from lit_engine.training.schedules import CosineAnnealingLR, Schedule
+from lit_engine.training.task import Task
 from toy.data import Images
 
 
@@ -32,6 +33,14 @@ def with_dropout():
     return nn.Sequential(
         nn.Flatten(), nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 4)
     )
+
+
+def test_hooks_must_call_super():
+    with pytest.raises(UserError, match=r"Mine\.on_train_epoch_start must call super\(\)"):
+
+        class Mine(Task):
+            def on_train_epoch_start(self):
+                print(self.current_epoch)
 
 
 def test_training_matches_plain_pytorch_bit_for_bit(trainer):

@@ -56,6 +56,7 @@ class SeveralOptimizers(Task):
 
     accumulate: int
     untrained: ClassVar[dict[str, Any]] = {"parts": [Part("all", [], no_optimizer)]}
+    on_before_optimizer_step: Any = None  # `_step_optimizers` rescales the gradients of all optimizers together
 
     def __init__(self, parts: list[Part], accumulate: int = 1, clip_norm: float | None = None, **kwargs: Any) -> None:
         if not parts:
@@ -106,9 +107,6 @@ class SeveralOptimizers(Task):
         if done % self.accumulate == 0 or done == self.trainer.num_training_batches:
             self._step_optimizers()
         return loss.detach()
-
-    def on_before_optimizer_step(self, optimizer: Any) -> None:
-        """Do nothing, because `_step_optimizers` rescales the gradients of all optimizers together."""
 
     def _step_optimizers(self) -> None:
         found: Any = self.optimizers()

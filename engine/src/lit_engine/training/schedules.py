@@ -108,7 +108,7 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         rates = [group["lr"] for group in optimizer.param_groups]
         if isinstance(max_lr, float | int) and max(rates) > 0:
             max_lr = [max_lr * (rate / max(rates)) for rate in rates]
-        # Lightning steps the scheduler once more after the last update. Without + 1, torch would raise an error.
+        # Like the other schedules, end with the step after the last update. torch would end with the last update.
         total = horizon() + 1
         super().__init__(
             optimizer,

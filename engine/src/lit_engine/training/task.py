@@ -1,5 +1,6 @@
 """Base class for tasks. It builds the optimizer, logs exact means, rates and speed, and seeds each step."""
 
+import inspect
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,7 +58,7 @@ class Task(_lightning.QuickModule):
     are exact means over all samples on all processes. It also logs `train/samples_per_second` and the learning rate of
     each parameter group (`lr`, or `lr/NAME` if there are several groups). To log more in an evaluation, override
     `evaluation_start` and `evaluation_metrics`. The `split` is `val` or `test`. `predict_step` returns columns of the
-    prediction table.
+    prediction table. Hooks that you override must call `super()`.
 
         def training_step(self, batch, batch_idx):
             logits = self(batch.images)
@@ -97,6 +98,16 @@ class Task(_lightning.QuickModule):
     accumulate: int | None = None  # micro-batches per step, for tasks with manual optimization
     untrained: ClassVar[dict[str, Any]] = {"optimizer": no_optimizer, "schedulers": None}  # used by `load_module`
     notes: dict[str, Any]  # non-numeric results of an evaluation for metrics.json
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Raise UserError if a hook does not call `super()`, because gradients or metrics would be wrong."""
+        super().__init_subclass__(**kwargs)
+        hooks = {"setup", "evaluation_start", *(name for name in vars(Task) if name.startswith("on_"))}
+        for name in hooks & vars(cls).keys():
+            hook = inspect.unwrap(vars(cls)[name])
+            # the name differs for aliases, and for decorators without `functools.wraps`
+            if getattr(hook, "__name__", None) == name and name not in hook.__code__.co_names:
+                raise UserError(f"{cls.__name__}.{name} must call super().{name}(…), because `Task` uses this hook")
 
     def __init__(
         self,
