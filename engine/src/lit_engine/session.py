@@ -461,6 +461,10 @@ class Session:
             )
         return None if which is None else Path(which)
 
+    def _was_started_by_agent(self) -> bool:
+        """Return whether a W&B agent started this run, which adds a logger that the config does not contain."""
+        return (self.run.path / "wandb.json").exists() and not self.run.config()["trainer"].get("logger")
+
     def _parts(self, config: Namespace) -> dict[str, Any]:
         """Return trainer arguments that add the run's own callbacks, loggers and plugins to the configured ones."""
         metrics = MetricsCSV(self.run.path) if config.logger is not False and self.command == "fit" else None
@@ -476,10 +480,11 @@ class Session:
             callbacks.append(self.table)
         self.loggers = [logger for logger in _as_list(config.logger) if logger is not True]
         if metrics is not None:
-            if "WANDB_SWEEP_ID" in os.environ and not any(isinstance(one, LightningWandb) for one in self.loggers):
+            by_agent = "WANDB_SWEEP_ID" in os.environ or self._was_started_by_agent()
+            if by_agent and not any(isinstance(one, LightningWandb) for one in self.loggers):
                 from lit_engine.loggers.wandb import WandbLogger
 
-                self.loggers.append(WandbLogger(str(self.run.path)))  # a W&B agent started this run
+                self.loggers.append(WandbLogger(str(self.run.path)))
             self.loggers.append(metrics)  # last, so that a module's `self.logger` is the first configured logger
         plugins = _as_list(config.plugins)
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):

@@ -25,7 +25,8 @@ lock.acquire()
 
 
 def end(status: int | None) -> None:
-    (run / "provenance.json").write_text(json.dumps([{"status": status}]))
+    (run / "provenance.new").write_text(json.dumps([{"status": status}]))
+    (run / "provenance.new").replace(run / "provenance.json")  # the sweep reads it at any time
 
 
 def stop(number: int, frame: object) -> None:

@@ -86,12 +86,13 @@ class WandbLogger(LightningWandbLogger):
             "group": group or os.environ.get("WANDB_RUN_GROUP") or self.folder.absolute().parent.name,
             "notes": notes,
             "tags": list(tags) or None,
+            "name": name or "/".join(self.folder.parts[-2:]),
         }
         if self.record.exists():
             recorded = RunDir(self.folder).read_json("wandb.json", {})
+            options |= {"group": group, "name": name}  # the server keeps values that are not given
             options |= {key: value for key, value in recorded.items() if value}
         super().__init__(
-            name=name or "/".join(self.folder.parts[-2:]),
             save_dir=save_dir,
             log_model=log_checkpoints,
             settings={"init_timeout": init_timeout, "finish_timeout": finish_timeout, **QUIET},

@@ -116,7 +116,8 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
     if fork:
         is_kept = (RunDir(source).checkpoints / fork["checkpoint"]).is_file()
         words.append(f"--fork={source}@{fork['checkpoint'] if is_kept else fork['epochs'] - 1}")
-    words += run.initial_weights()
+    else:
+        words += run.initial_weights()
     if run.config().get("trainer", {}).get("logger"):
         words.append("--trainer.logger=null")  # metrics.csv is enough
     # Without PYTHONSAFEPATH, Python would import the package in the working folder instead of the commit's package.
