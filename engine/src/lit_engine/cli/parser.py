@@ -82,8 +82,9 @@ def check(subcommand: str, options: Namespace) -> None:
         for other in excluded:
             if options[name] and options[other]:
                 raise UserError(f"--{name} {reason}: remove --{'name' if other == 'run_name' else other}")
-    if options.json and not options.plan:
-        raise UserError("--json needs --plan")
+    for name, needed in (("json", "plan"), ("init_prefixes", "init_from"), ("init_strict", "init_from")):
+        if options[name] and not options[needed]:
+            raise UserError(f"--{name} needs --{needed}")
     if options.resume and not options.run_name:
         raise UserError("--resume needs the name of the run to continue or create: set --name")
     urls = [os.path.expandvars(url) for url in options.notify or ()]

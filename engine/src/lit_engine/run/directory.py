@@ -15,7 +15,6 @@ runs/CONFIG/STAMP/
 """
 
 import csv
-import io
 import json
 import os
 import re
@@ -25,6 +24,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
@@ -68,12 +68,14 @@ def replacement(path: Path) -> Iterator[Path]:
 
 def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = (), header: bool = True) -> str:
     """Return rows as CSV text. `columns` defaults to the columns of the first row."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns or list(rows[0]), lineterminator="\n")
+    lines: list[str] = []
+    # The default line terminator also quotes cells with "\r". Otherwise, the table could not be read again.
+    file = SimpleNamespace(write=lambda line: lines.append(line.removesuffix("\r\n") + "\n"))
+    writer = csv.DictWriter(file, columns or list(rows[0]))
     if header:
         writer.writeheader()
     writer.writerows(rows)
-    return text.getvalue()
+    return "".join(lines)
 
 
 @dataclass(frozen=True)
@@ -311,8 +313,10 @@ class RunDir:
         return self.read_json("provenance.json", [])
 
     def initial_weights(self) -> list[str]:
-        """Return the options `--init_from` and `--init_prefixes` of the run, which config.yaml omits."""
+        """Return the options `--fork`, `--init_from` and `--init_prefixes` of the run, which config.yaml omits."""
         first = (self.entries() or [{}])[0]
+        if fork := first.get("fork"):
+            return [f"--fork={fork['run']}@{fork['checkpoint']}"]
         words = [f"--init_from={first['init_from']}"] if first.get("init_from") else []
         return words + ([f"--init_prefixes={json.dumps(first['init_prefixes'])}"] if first.get("init_prefixes") else [])
 
@@ -336,7 +340,7 @@ class RunDir:
         self._write_metrics({**self.metrics(), section: dict(values)})
 
     def drop_evaluations(self) -> None:
-        """Remove the metrics of `validate` and `test`, and the predictions for the test split.
+        """Remove the metrics of `validate` and `test`, and the predictions and figures of the test split.
 
         If training continues, these results belong to outdated weights.
         """
@@ -344,7 +348,8 @@ class RunDir:
         kept = {name: values for name, values in sections.items() if name not in ("validate", "test")}
         if kept != sections:
             self._write_metrics(kept)
-        for file in (self.path / "predictions").glob("test[._]*"):  # also `test_0.csv` of several dataloaders
+        # also `test_0.csv` of several dataloaders
+        for file in [*self.path.glob("predictions/test[._]*"), *self.path.glob("figures/test_*.png")]:
             file.unlink()
 
     def _write_metrics(self, sections: Mapping[str, Any]) -> None:

@@ -168,7 +168,7 @@ def synchronized_time(device: torch.device) -> float:
 
 def memory_line(peak: dict[str, int]) -> str:
     """Return the result of `measure_peak_memory` as a line of text."""
-    return f"peak memory: {', '.join(f'{size / 2**20:,.0f} MiB ({where})' for where, size in peak.items())}"
+    return f"peak memory: {', '.join(f'{size / 1e9:.2f} GB ({where})' for where, size in peak.items())}"
 
 
 def table(found: dict[str, Any]) -> list[str]:

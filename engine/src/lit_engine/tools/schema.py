@@ -17,7 +17,7 @@ from typing import Any
 
 from lit_engine._jsonargparse import schema_parts
 from lit_engine.classes.names import LIBRARY, index_classes
-from lit_engine.cli.arguments import OptionParser
+from lit_engine.cli.arguments import OptionParser, expanded_path
 from lit_engine.cli.explain import CLASS_MODULES
 from lit_engine.cli.parser import LitCLI
 from lit_engine.project import current, program
@@ -36,7 +36,7 @@ MODULES = (
 def option_parser() -> argparse.ArgumentParser:
     """Return the argument parser of `schema`."""
     options = OptionParser("schema", "Writes a JSON schema of configs and overlays for editors.")
-    options.add_argument("--output", type=Path, default=FILE, metavar="FILE", help=f"default: {FILE}")
+    options.add_argument("--output", type=expanded_path, default=FILE, metavar="FILE", help=f"default: {FILE}")
     return options
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lit_engine.cli.arguments import OptionParser, at_least
+from lit_engine.cli.arguments import OptionParser, at_least, expanded_path
 from lit_engine.errors import UserError, first_of
 from lit_engine.run.directory import RunDir
 from lit_project.text.files import lines_of, read_lines
@@ -28,7 +28,7 @@ def option_parser() -> argparse.ArgumentParser:
     add("--run", metavar="DIR", help="The run that contains the checkpoint.")
     add("--ckpt_path", metavar="best|last|average|PATH", help="Checkpoint; default: best. For PATH, --run is optional.")
     add("--input", metavar="FILE", help="A UTF-8 text file with one sentence per line, plain or compressed (.gz).")
-    add("--output", metavar="FILE", help="The output file; default: standard output.")
+    add("--output", type=expanded_path, metavar="FILE", help="The output file; default: standard output.")
     add("--beam_size", type=int, metavar="N", help="Hypotheses per step (1 for greedy search); default: as in the run.")
     add("--n_best", type=int, metavar="N", default=1, help="Translations per sentence, with scores; default: 1.")
     add("--length_penalty", type=float, metavar="A", help="Rank by log P / length^A; default: as in the run.")
@@ -150,7 +150,7 @@ def translate_all(
     return found
 
 
-def write(found: Sequence[Sequence[Translation]], output: str | None, scores: bool) -> None:
+def write(found: Sequence[Sequence[Translation]], output: Path | None, scores: bool) -> None:
     """Write each sentence's best translation. With `scores`, write all translations and a blank line between sentences.
 
     Raises:
@@ -164,8 +164,8 @@ def write(found: Sequence[Sequence[Translation]], output: str | None, scores: bo
         print(text, end="", flush=True)
         return
     try:
-        Path(output).parent.mkdir(parents=True, exist_ok=True)
-        Path(output).write_text(text, encoding="utf-8")
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {output}: {error.strerror}") from error
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lit_engine.cli.arguments import OptionParser, at_least
+from lit_engine.cli.arguments import OptionParser, at_least, expanded_path
 from lit_engine.errors import UserError
 from lit_engine.project import program
 from lit_engine.run.directory import csv_text
@@ -29,7 +29,7 @@ def option_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("repeat", type=Path, metavar="REPEAT", help="folder written by `repeat --folds`")
     add("--first", type=at_least(1), metavar="N", help="number of label errors to list (default: the estimated number)")
-    add("--csv", type=Path, metavar="FILE", help="file for the table (default: REPEAT/doubts.csv)")
+    add("--csv", type=expanded_path, metavar="FILE", help="file for the table (default: REPEAT/doubts.csv)")
     add("--json", action="store_true", help=HELP)
     return parser
 

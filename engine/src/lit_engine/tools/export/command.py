@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lit_engine.cli.arguments import OptionParser
+from lit_engine.cli.arguments import OptionParser, expanded_path
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import program
 from lit_engine.run.directory import RunDir
@@ -32,7 +32,8 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument("--ckpt_path", default="best", metavar="best|last|average|PATH", help="default: best")
     parser.add_argument("--format", default="pt2", metavar="LIST", help=f"list of {','.join(NEEDS)} (default: pt2)")
     parser.add_argument("--json", action="store_true", help=HELP)
-    parser.add_argument("--output", type=Path, metavar="DIR", help="default: RUN/export. Existing files are replaced")
+    where = "default: RUN/export. Existing files are replaced"
+    parser.add_argument("--output", type=expanded_path, metavar="DIR", help=where)
     return parser
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from lit_engine.cli.arguments import OptionParser
+from lit_engine.cli.arguments import OptionParser, expanded_path
 from lit_engine.errors import UserError
 from lit_engine.project import program
 from lit_engine.tools.output import HELP, json_document, run_entry, write_file
@@ -33,9 +33,10 @@ def option_parser() -> argparse.ArgumentParser:
         help="metrics to show, such as accuracy (default: monitored metrics, and metrics that differ)")  # fmt: skip
     add("--test", nargs="+", default=[], metavar="METRIC", help="test whether each later RUN is better than the first "
         "(exit status 0 if better, 3 if not distinguishable, 4 if worse)")  # fmt: skip
-    add("--csv", type=Path, metavar="FILE", help="also write the table to this file at full precision")
+    add("--csv", type=expanded_path, metavar="FILE", help="also write the table to this file at full precision")
     add("--json", action="store_true", help=HELP)
-    add("--html", type=Path, metavar="FILE", help="file for the page (default: compare.html in the folder of the runs)")
+    add("--html", type=expanded_path, metavar="FILE",
+        help="file for the page (default: compare.html in the folder of the runs)")  # fmt: skip
     return parser
 
 
