@@ -7,6 +7,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.utilities.seed import isolate_rng
 
 from lit_engine._lightning import NoProfiler, attach_data, set_rank
 from lit_engine.checkpoints.choose import choose_checkpoint
@@ -17,10 +18,11 @@ from lit_engine.cli.config_files import as_yaml
 from lit_engine.cli.invocation import prepare
 from lit_engine.cli.parser import LitCLI
 from lit_engine.data.module import build_datamodule
+from lit_engine.data.sampler import seed_cpu
 from lit_engine.errors import CheckpointError
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
-from lit_engine.training.plain import OwnData, adds_weights_later, complete_prediction, seed_data_hooks
+from lit_engine.training.plain import OwnData, adds_weights_later, complete_prediction, keep_weights, seed_data_hooks
 from lit_engine.training.task import Task, load_module
 
 
@@ -58,14 +60,17 @@ def load_data(run: RunDir, stage: str = "test", download: bool = True) -> Lightn
     given, links = config.get("init_args", {}), current().links
     if any(name in given and given[name] is None for name in links):
         fill_linked(given, links, read(choose_checkpoint(run)))
-    data = build_datamodule(config)
+    seed = int(run.config().get("seed_everything", 0))
+    with isolate_rng(include_cuda=False):
+        seed_cpu(seed)  # the constructor may split the data at random
+        data = build_datamodule(config)
     owner: Any = data
     if isinstance(data, OwnData):
         owner = load_model(run)
         data = OwnData.of(owner)
     if download:
         owner.prepare_data()
-    seed_data_hooks(owner, run.config().get("seed_everything", 0))
+    seed_data_hooks(owner, seed)
     owner.setup(stage)
     return data
 
@@ -105,7 +110,9 @@ def load_for_prediction(
     complete_prediction(cli.model, cli.datamodule)
     for line in check_fits(cli.model, content, checkpoint, cli.hyper_parameters, adds_weights_later(cli.model)):
         print(f"warning: {line}", file=sys.stderr)
-    if not isinstance(cli.model, Task):
+    if isinstance(cli.model, Task):
+        cli.model.compilation = None  # compiling would take longer than predicting, and may need a C++ compiler
+    else:
         attach_data(cli.trainer, cli.datamodule)
     with warnings.catch_warnings(action="ignore"):  # Lightning warns about missing callbacks
         try:
@@ -114,4 +121,5 @@ def load_for_prediction(
             if not str(error).startswith("Error(s) in loading state_dict for "):
                 raise
             raise CheckpointError(f"{checkpoint}: {error}") from error
+    keep_weights(cli.model)  # callers predict with this trainer, which calls `setup` again
     return cli.model.eval(), cli.datamodule, cli.trainer

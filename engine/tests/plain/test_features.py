@@ -13,6 +13,7 @@ import torch
 from collection import Collected
 from lightning.pytorch import LightningDataModule, LightningModule
 from metric_objects import Classifier, Data
+from safetensors.torch import load_file
 from test_plain import KINDS, command, sections_of
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -385,6 +386,32 @@ def test_a_module_whose_setup_creates_layers_can_be_loaded(lit):
     loaded = load_model(RunDir(run), "last")
     assert loaded.layer.weight.equal(weights["layer.weight"])
     assert not loaded.training
+
+
+class NewLayers(Mean):
+    """Has its own dataloaders, and weights outside `net`. Each call of `setup` creates new layers."""
+
+    train_dataloader = Three.train_dataloader
+    val_dataloader = Three.val_dataloader
+    test_dataloader = Three.train_dataloader
+
+    def setup(self, stage):
+        self.net = torch.nn.Linear(1, 1)
+
+    def forward(self, values):
+        return self.net(values[:, None])[:, 0] + self.mean
+
+
+def test_layers_created_by_each_setup_keep_their_weights_in_predict_and_export(lit):
+    run = lit("fit --model=test_features.NewLayers --epochs 1").run
+    weights = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    for words in ("predict", "export --format=safetensors"):
+        assert lit(f"{words} {run} --ckpt_path=last").status == 0
+    first = RunDir(run).predictions()[0]["prediction"]  # for the value 0
+    assert first == pytest.approx(float(weights["net.bias"] + weights["mean"]))
+    exported = load_file(run / "export" / "model.safetensors")
+    assert exported.keys() == weights.keys()
+    assert all(value.equal(weights[name]) for name, value in exported.items())
 
 
 class SharedData(ThreeWithTest):

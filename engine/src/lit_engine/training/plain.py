@@ -150,6 +150,18 @@ def call_after_setup(module: LightningModule, function: Callable[[], None]) -> N
     vars(module)["setup"] = setup_and_call
 
 
+def keep_weights(module: LightningModule) -> None:
+    """Make later calls of the module's `setup`, which may create new layers, keep the current weights."""
+    setup = module.setup
+
+    def setup_and_restore(stage: Any = None) -> None:
+        weights = module.state_dict()
+        setup(stage)
+        module.load_state_dict(weights, strict=False)
+
+    replace(module, "setup", setup_and_restore)
+
+
 def seed_data_hooks(owner: LightningModule | LightningDataModule, seed: int) -> None:
     """Seed each call of `setup` and of a dataloader method, so that random splits are the same in all commands.
 
@@ -202,17 +214,24 @@ def adds_weights_later(module: LightningModule, callbacks: Iterable[Callback] = 
     return (overrides and not isinstance(module, Task)) or any(kind.setup is not Callback.setup for kind in kinds)
 
 
+def set_up_again(data: LightningDataModule, stage: str) -> None:
+    """Call `setup` of a data module. A module with its own dataloaders keeps its weights."""
+    if isinstance(data, OwnData):
+        keep_weights(data.module)
+    (data.module if isinstance(data, OwnData) else data).setup(stage)
+
+
 def complete_validation(data: Any) -> None:
     """Make validation call `setup("fit")` if `val_dataloader` needs it, as in Lightning's examples."""
     if type(data).val_dataloader is LightningDataModule.val_dataloader:  # there is no validation split
         return
-    val_dataloader, owner = data.val_dataloader, data.module if isinstance(data, OwnData) else data
+    val_dataloader = data.val_dataloader
 
     def set_up_and_load() -> Any:
         try:
             return val_dataloader()
         except (AttributeError, KeyError, TypeError):  # the validation split does not exist, or is None
-            owner.setup("fit")
+            set_up_again(data, "fit")
             return val_dataloader()
 
     replace(data, "val_dataloader", set_up_and_load)
@@ -245,7 +264,7 @@ def complete_prediction(module: LightningModule, data: Any) -> None:
     ):
 
         def predict_dataloader() -> Any:
-            (module if isinstance(data, OwnData) else data).setup("test")
+            set_up_again(data, "test")
             return data.test_dataloader()
 
         replace(data, "predict_dataloader", predict_dataloader)

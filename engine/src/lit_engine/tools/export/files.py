@@ -49,7 +49,10 @@ class Exporter:
             return self.seen[-1][1]
 
         self.task.predict_step = predict_step  # type: ignore[method-assign]
-        trainer.predict(self.task, data, return_predictions=False)
+        if not self.has_exported and self.task.example_input_array is not None:
+            self.seen.append((None, {}))  # no batch is needed, so there may be no test split
+        else:
+            trainer.predict(self.task, data, return_predictions=False)
         self.task.eval()
 
     @torch.no_grad()
@@ -78,7 +81,10 @@ class Exporter:
             programs = {name: trace(name, part) for name, part in made.parts.items()}
         for format in formats:
             if format == "safetensors":
-                write_safetensors(getattr(task, "net", task), text, folder / "model.safetensors")
+                net = getattr(task, "net", task)
+                if not isinstance(task, Task) or len([*net.parameters()]) < len([*task.parameters()]):
+                    net = task  # it may have weights outside `net`, such as a head
+                write_safetensors(net, text, folder / "model.safetensors")
                 runs, files = dict(make(self.seen[0][0]).parts), ["model.safetensors"]
             else:
                 files = [f"{name}.{format}" for name in made.parts]
