@@ -44,6 +44,8 @@ class Pictures(Dataset):
         found = {name: pictures_in(folder / name) for name in self.classes}
         if complete and (empty := [name for name, files in found.items() if not files]):
             raise DataError(f"{folder}/{empty[0]} has no images: add images or delete this class folder")
+        if not any(found.values()) and pictures_in(folder):
+            raise DataError(f"the images in {folder} are not in class folders: move them, and use `predict --images`")
         self.samples = [(file, target) for target, files in enumerate(found.values()) for file in files]
         self.targets = [target for _, target in self.samples]
 
@@ -67,8 +69,8 @@ class ImageFolder(DatasetImages):
     Split folders may also be called `Training`, `valid`, `validation`, `test_set`… Without split folders, the test
     split is a fixed subset of all images (`test_size`). Without a `val` folder, the validation split is a fixed subset
     of the remaining images (`val_size`). These subsets are stratified by class. If there are split folders but no test
-    folder, only `folds` can create a test split. Only the training split needs images of each class. Hidden files and
-    folders are ignored.
+    folder, only `folds` can create a test split. Only the training split needs images of each class. To test a run on
+    new images, a `test` folder is enough. Hidden files and folders are ignored.
 
     Args:
         root: folder of the images.
@@ -151,11 +153,13 @@ def _read_splits(root: Path, class_names: list[str] | None, image_size: int) -> 
                 "them in CLASS/, or train/CLASS/, val/CLASS/ and test/CLASS/. If CLASS/ has subfolders, set class_names"
             )
         return {"train": Pictures(root, class_names, image_size)}
-    if "train" not in folders:
+    if "train" not in folders and not class_names:
         raise DataError(f"{root} has split folders ({', '.join(sorted(folders))}), but no `train`: add it")
-    train = Pictures(folders.pop("train"), class_names, image_size)
-    others = {split: Pictures(folder, train.classes, image_size, complete=False) for split, folder in folders.items()}
-    return {"train": train, **others}
+    found: dict[str, Any] = {}
+    for split, folder in folders.items():  # starts with train
+        found[split] = Pictures(folder, class_names, image_size, complete=split == "train")
+        class_names = found[split].classes
+    return found
 
 
 def _folders_in(folder: Path) -> list[Path]:

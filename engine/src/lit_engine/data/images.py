@@ -266,6 +266,8 @@ class Samples(Dataset):
     def __getitem__(self, indices: Tensor) -> ImageBatch:
         """Return the samples with the given indices `(b,)` as a batch. Raise DataError if a sample is invalid."""
         samples = [self.dataset[index] for index in indices.tolist()]
+        if isinstance(samples[0], dict):
+            raise DataError(f"the dataset must return pairs (image, target), not dicts with {', '.join(samples[0])}")
         images = [self.fit(image) for image, _ in samples]
         targets = [to_targets(target) for _, target in samples]
         if len(shapes := {tuple(target.shape) for target in targets}) > 1:
@@ -433,7 +435,7 @@ class DatasetImages(ImageData):
     `targets`, as torchvision datasets do. Without a test split, only `fit` and `validate` work.
 
     Args:
-        train: training samples.
+        train: training samples. Augment them with `train_transforms`, because held-out samples share their transforms.
         val: validation samples.
         test: test samples.
         val_size: number of validation samples if `val` is omitted. Values below 1 are fractions of non-test samples.

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler, get_worker_info
+from torch.utils.data import ConcatDataset, DataLoader, Sampler, get_worker_info
 
 from lit_engine._lightning import set_worker_iterator, worker_iterator
 from lit_engine.distributed.processes import SIGNALS
@@ -206,6 +206,8 @@ def seed_dataset(seed: int, dataset: Any) -> None:
         for attribute in list(getattr(dataset, "__dict__", {}).values()):
             if hasattr(attribute, "set_random_seed"):
                 attribute.set_random_seed(seed)
+        for part in dataset.datasets if isinstance(dataset, ConcatDataset) else ():
+            seed_dataset(seed, part)
         dataset = getattr(dataset, "dataset", None)
 
 
