@@ -60,8 +60,10 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"lit_engine.{module}"), name)
-    raise AttributeError(f"module 'lit_engine' has no attribute {name!r}")
+if not TYPE_CHECKING:  # otherwise, type checkers would accept any name
+
+    def __getattr__(name: str) -> Any:
+        for module, names in _MODULES.items():
+            if name in names:
+                return getattr(import_module(f"lit_engine.{module}"), name)
+        raise AttributeError(f"module 'lit_engine' has no attribute {name!r}")

@@ -513,6 +513,15 @@ def swap_average(average: WeightAveraging, module: LightningModule) -> None:
     average._swap_models(module)
 
 
+def reset_average(average: WeightAveraging, trainer: Trainer) -> None:
+    """Forget the average of an earlier fit, perhaps with another trainer. Requires Lightning 2.6+.
+
+    Otherwise, `test` would load the trained weights in a checkpoint, and a second trainer would not update the average
+    before it has trained more steps than the first one.
+    """
+    average._average_model, average._latest_update_step = None, trainer.global_step
+
+
 def get_averaged_model(average: WeightAveraging) -> Any:
     """Return the averaged model of a WeightAveraging callback. Requires Lightning 2.6+."""
     assert average._average_model is not None

@@ -46,10 +46,11 @@ class Project:
     def configs(self) -> dict[str, Path]:
         """Map the names of all shipped configs, such as `quickstart` or `overlays/debug`, to their files.
 
-        In a checkout, the files are in `configs/`. In a wheel, the package contains the files. Paths are relative if
-        the files are below the current folder.
+        In a checkout, the files are in `configs/`, next to the package or to `src/`. In a wheel, the package contains
+        the files. Paths are relative if the files are below the current folder.
         """
-        root = self.folder / "configs" if (self.folder / "configs").is_dir() else self.folder.parents[1] / "configs"
+        roots = [folder / "configs" for folder in (self.folder, *self.folder.parents[:2])]
+        root = next(filter(Path.is_dir, roots), roots[0])
         files = sorted(root.glob("[!.]*.yaml")) + sorted(root.glob("[!.]*/[!.]*.yaml"))
         names = {file.relative_to(root).with_suffix("").as_posix(): file for file in files}
         here = Path.cwd()

@@ -61,6 +61,19 @@ def test_ema_matches_its_definition(trainer, decay):
         assert torch.allclose(value, average[name], atol=1e-6)
 
 
+@pytest.mark.parametrize("average", [EMA(0.9), SWA(0.5)], ids=["EMA", "SWA"])
+def test_an_average_can_be_reused_and_tests_the_averaged_weights(trainer, tmp_path, average):
+    for _ in range(2):  # the second trainer starts again at step 0
+        module, checkpoint = task(), Checkpoint()
+        one = trainer(max_epochs=2, callbacks=[average, checkpoint], enable_checkpointing=True)
+        one.fit(module, datamodule=Images())
+        trained = {name: value.clone() for name, value in module.state_dict().items()}
+        assert not torch.equal(trained["net.1.weight"], task().net[1].weight)
+        one.save_checkpoint(tmp_path / "last.ckpt")
+        one.test(module, datamodule=Images(), ckpt_path=tmp_path / "last.ckpt", verbose=False)
+        assert all(torch.equal(value, trained[name]) for name, value in module.state_dict().items())
+
+
 def test_ema_does_not_average_integer_buffers(trainer):
     module = task()
     module.register_buffer("places", torch.arange(200))

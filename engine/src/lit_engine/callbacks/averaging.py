@@ -14,7 +14,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from lit_engine._lightning import BatchNorm, get_averaged_model
+from lit_engine._lightning import BatchNorm, get_averaged_model, reset_average
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.checkpoints.weights import with_versions
 from lit_engine.errors import UserError
@@ -30,6 +30,7 @@ class Average(WeightAveraging):
     """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        reset_average(self, trainer)
         if stage == "fit":
             callbacks = trainer.callbacks  # type: ignore[attr-defined]
             names = sorted(type(one).__name__ for one in callbacks if isinstance(one, WeightAveraging))

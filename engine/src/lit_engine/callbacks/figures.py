@@ -265,7 +265,8 @@ class Figures(DrawsEvaluation):
     """Callback that saves a run's figures as PNG files in `figures/`, and logs them to TensorBoard and W&B if enabled.
 
     `fit` draws learning curves, learning rates and the first training images. `validate` and `test` draw the confusion
-    matrix, a reliability diagram, and the most confidently misclassified images.
+    matrix, a reliability diagram, and the most confidently misclassified images. In your own `Trainer`, the curves need
+    `logger=MetricsCSV(default_root_dir)` from `lit_engine.loggers.metrics_csv`.
 
     Args:
         wrong_images: how many of the most confidently misclassified images to show. 0 shows none.

@@ -25,7 +25,8 @@ class Checkpoint(ModelCheckpoint):
 
     A run resumes from `last.ckpt`. The engine (`Saver`) writes this file when training starts, after each epoch, during
     long epochs, and after a signal. With Lightning's `save_last`, `last.ckpt` would be a copy of the newest *best*
-    checkpoint, and a resumed run would repeat all epochs since then.
+    checkpoint, and a resumed run would repeat all epochs since then. In your own `Trainer`, use
+    `callbacks=[Saver(), Checkpoint(…)]`, with `Saver` from `lit_engine.training.saver`.
 
     Args:
         monitor: metric that selects the best checkpoint, such as `val/accuracy`; null keeps only the last checkpoint.

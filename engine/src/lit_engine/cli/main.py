@@ -27,6 +27,7 @@ from lit_engine.cli.shorthand import expand
 from lit_engine.errors import UserError, nearest
 from lit_engine.project import Project, current, program, use
 from lit_engine.run.directory import RunDir
+from lit_engine.run.provenance import command_line
 
 # Maps commands to their functions in `lit_engine.tools` and their descriptions. The functions receive the remaining
 # arguments, return the exit status and may raise UserError.
@@ -121,6 +122,7 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status, which is 2 for an error that the user can fix."""
     use(project)
     args = list(sys.argv[1:] if args is None else args)
+    command_line[:] = args
     if "" in sys.path and os.getcwd() not in sys.path:  # the parser changes the working directory
         sys.path.insert(sys.path.index("") + 1, os.getcwd())
     quiet_lightning()
@@ -134,7 +136,7 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
                 print(fit_width("\n".join([HELP.format(name=project.program, others=others), *ours])))
                 return 0
             if args[:1] == ["--version"]:
-                own = import_module(project.name).__version__
+                own = getattr(import_module(project.name), "__version__", "(no version)")
                 print(f"{project.program} {own} (lit-engine {metadata.version('lit-engine')})", flush=True)
                 return 0
             check_early(args, [*SUBCOMMANDS, *commands])

@@ -71,7 +71,8 @@ def accumulation_schedule(trainer: Any) -> GradientAccumulationScheduler | None:
 class SplitData(LightningDataModule):
     """Data module with three splits. Each split is loaded once, and training can resume mid-epoch.
 
-    A subclass implements `load`, and `prepare_data` if data must be downloaded.
+    A subclass implements `load`, and `prepare_data` if data must be downloaded. In a training loop without a `Trainer`,
+    call `loader.sampler.set_epoch(epoch)` before each epoch. Otherwise, all epochs have the same order.
 
     Args:
         batch_size: number of samples per process (and per micro-batch when accumulating gradients). If neither this nor

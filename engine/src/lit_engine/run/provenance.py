@@ -15,12 +15,13 @@ from urllib.parse import urlsplit
 from lit_engine.project import current, program, variable
 
 PACKAGES = ("lit-engine", "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
-# A patch includes new files of these types in these folders. Other files, such as keys, may be private.
+# A patch includes new files of these types in these folders and the package. Other files, such as keys, may be private.
 SOURCE, FOLDERS = (".py", ".yaml", ".yml", ".toml", ".sh", ".ipynb"), {"src", "configs"}
 FORM = ("--binary", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
 MOST_BYTES, MOST_NAMED = 1_000_000, 50  # maximum size of a patch, maximum number of omitted files to list
 
 
+command_line: list[str] = []  # arguments of `main`, which are not in `sys.argv` if a notebook calls it
 _hidden: dict[str, str] = {}  # secrets, mapped to the text that replaces them in records
 
 
@@ -49,7 +50,7 @@ def provenance() -> dict[str, Any]:
     other = ["mps"] if torch.backends.mps.is_available() else ["cpu"]
     return {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "command": sys.argv,
+        "command": [sys.argv[0], *map(_mask, command_line)],
         "git": read_git_state(current().folder),
         "versions": versions(),
         "host": socket.gethostname(),
@@ -88,16 +89,17 @@ def _version(package: str) -> str | None:
 def read_uncommitted_changes(folder: Path) -> tuple[bytes, list[str]]:
     """Return the changes since the commit as a patch for `git apply`, and the list of changed files.
 
-    The patch includes all changes to tracked files, and small new source files in src/ and configs/. Omitted new files
-    are listed in the first lines of the patch. The repository itself is not changed.
+    The patch includes all changes to tracked files, and small new source files in src/, configs/ and the package
+    `folder`. Omitted new files are listed in the first lines of the patch. The repository itself is not changed.
     """
     try:
         root = Path(os.fsdecode(_git(folder, "rev-parse", "--show-toplevel").rstrip(b"\n")))
         diff, left_out = _git(root, "diff", "HEAD", *FORM), []
         names = [os.fsdecode(name) for name in _git(root, "diff", "HEAD", "--name-only", "-z").split(b"\0")[:-1]]
+        folders = {*FOLDERS, folder.name}
         for name in _git(root, "ls-files", "-z", "--others", "--exclude-standard").split(b"\0")[:-1]:
             file = root / os.fsdecode(name)
-            of_project = file.suffix in SOURCE and not FOLDERS.isdisjoint(file.relative_to(root).parts[:-1])
+            of_project = file.suffix in SOURCE and not folders.isdisjoint(file.relative_to(root).parts[:-1])
             if of_project and len(diff) + file.lstat().st_size < MOST_BYTES:
                 names.append(os.fsdecode(name))
                 diff += _git(root, "diff", "--no-index", *FORM, "--", os.devnull, os.fsdecode(name))

@@ -63,7 +63,7 @@ class Saver(Callback):
     At the start of an epoch, the callback runs before all others, so that it can save the previous epoch. At the end of
     a step, the callback runs after all other hooks, including the task's hook. All processes agree on each decision.
 
-    The command line adds this callback. For your own `Trainer`, use `callbacks=[Saver(), Checkpoint(…)]`.
+    The command line adds this callback.
 
     Args:
         signals: handlers of the signals that may end the run.
@@ -73,7 +73,7 @@ class Saver(Callback):
     """
 
     def __init__(self, signals: Signals | None = None) -> None:
-        self.signals = signals or Signals()
+        self.signals, self._owns_signals = signals or Signals(), signals is None
         self.checkpoint: Checkpoint | None = None
         self.state = ExtraState()
         self._moment = ""  # kind of the current save, such as `epoch` or `validation`
@@ -100,6 +100,8 @@ class Saver(Callback):
         _lightning.process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
         if stage != "fit":
             return
+        if self._owns_signals:
+            self.signals.number = 0  # a signal may have ended an earlier fit
         _lightning.reload_in_same_epochs(trainer)
         _lightning.note_trainable(trainer.strategy, pl_module)
         callbacks = trainer.callbacks  # type: ignore[attr-defined]

@@ -44,7 +44,8 @@ def horizon() -> int:
     if current.steps is None:
         raise UserError(
             "a scheduler needs a run with a known length of at least one step: "
-            "see trainer.max_epochs, max_steps and limit_train_batches"
+            "see trainer.max_epochs, max_steps and limit_train_batches. A module that is not a Task needs torch's "
+            "schedulers, such as torch.optim.lr_scheduler.CosineAnnealingLR"
         )
     current.used = True
     return current.steps
