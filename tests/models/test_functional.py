@@ -16,6 +16,7 @@ def test_exp_has_the_correct_derivatives():
     assert gradcheck(exp, x)
     assert gradgradcheck(exp, x)
     assert gradcheck(exp, torch.randn(3, dtype=torch.cdouble, requires_grad=True))
+    assert torch.equal(torch.func.grad(lambda x: exp(x).sum())(x), x.exp())
 
 
 def test_scale_gradient_multiplies_the_gradient_by_the_factor():
@@ -25,4 +26,5 @@ def test_scale_gradient_multiplies_the_gradient_by_the_factor():
         assert torch.equal(scale_gradient(x, factor), x)
         (scaled,) = torch.autograd.grad(scale_gradient(x, factor).sin().sum(), x)
         assert torch.equal(scaled, factor * plain)
+        assert torch.equal(torch.func.grad(lambda x: scale_gradient(x, factor).sin().sum())(x), scaled)  # noqa: B023
     assert gradcheck(lambda x: scale_gradient(x, 1.0).cos(), x)

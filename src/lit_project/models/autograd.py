@@ -1,7 +1,8 @@
 """Two examples of custom autograd functions. The tests compare their gradients with finite differences (`gradcheck`).
 
-`backward` receives the gradient with respect to the output and returns the gradient with respect to each argument of
-`forward`. It returns None for arguments that are not tensors or need no gradient (see `ctx.needs_input_grad`).
+`setup_context` stores what `backward` needs. `backward` receives the gradient with respect to the output and returns
+the gradient with respect to each argument of `forward`. It returns None for arguments that are not tensors or need no
+gradient (see `ctx.needs_input_grad`). The transforms of `torch.func` require a separate `setup_context`.
 """
 
 from typing import Any
@@ -12,9 +13,12 @@ from torch.autograd import Function
 
 class _ScaleGradient(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor  # Only tensors need `save_for_backward`.
+    def forward(x: Tensor, factor: float) -> Tensor:
         return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        _, ctx.factor = inputs  # Only tensors need `save_for_backward`.
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -31,10 +35,12 @@ def scale_gradient(x: Tensor, factor: float) -> Tensor:
 
 class _Exp(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        result = x.exp()
-        ctx.save_for_backward(result)  # Since (eˣ)' = eˣ, only the output is needed, and the input can be freed.
-        return result
+    def forward(x: Tensor) -> Tensor:
+        return x.exp()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)  # Since (eˣ)' = eˣ, only the output is needed, and the input can be freed.
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
