@@ -85,7 +85,7 @@ def reduce_lock(lock: str, pyproject: str, wheel: str, content: bytes) -> str:
 
 
 def _with_dependents(block: str, kept: set[str]) -> str:
-    """Return a package's block, with only the kept dependents in its comment, as `make lock` writes it."""
+    """Return a package's lock entry, listing only the kept dependents in the format of `make lock`."""
     dependents = [name for name in re.findall(r"(?m)^    # (?:via +|  )(\S.*)", block) if _normalize(name) in kept]
     comment = f"    # via {dependents[0]}" if len(dependents) == 1 else "\n    #   ".join(["    # via", *dependents])
     return f"{block.partition('    # via')[0]}{comment}\n"

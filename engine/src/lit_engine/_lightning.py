@@ -73,7 +73,7 @@ def limit_loops(trainer: Trainer, max_epochs: int, max_steps: int) -> None:
 
 
 def set_root_dir(trainer: Trainer, path: str) -> None:
-    """Set the output folder of callbacks, because initially only rank 0 knows it. Requires Lightning 2.0+."""
+    """Set the default root directory after the trainer was created, once all ranks know it. Requires Lightning 2.0+."""
     trainer._default_root_dir = path  # type: ignore[attr-defined]
 
 

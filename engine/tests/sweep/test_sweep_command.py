@@ -95,7 +95,8 @@ def test_a_sweep_is_not_continued_with_a_changed_config(lit, written, monkeypatc
         config.write_text(text.replace(old, new))
         result = lit(f"sweep {file} --seed_everything=true")
         assert result.status == 2
-        assert result.err == f"error: the trials in sweeps/sweep used other values of {changed}: choose another --dir\n"
+        message = f"the trials in sweeps/sweep used different values of {changed}: choose another --dir"
+        assert result.err == f"error: {message}\n"
 
 
 def test_a_sweep_needs_a_file(lit):

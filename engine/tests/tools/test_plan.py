@@ -144,8 +144,8 @@ def test_running_out_of_memory_causes_a_one_line_error(lit, monkeypatch):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ("--plan --find lr", "--plan only works for a new run: remove --find"),
-    ("--plan --resume --run_name=a", "--plan only works for a new run: remove --resume"),
+    ("--plan --find lr", "--plan measures a new run and then stops: remove --find"),
+    ("--plan --resume --run_name=a", "--plan measures a new run and then stops: remove --resume"),
     ("--json", "--json needs --plan"),
     ("--plan --trainer.max_epochs=0", "there are no training steps"),
     ("--plan --trainer.max_epochs=-1", "set trainer.max_epochs or max_steps"),

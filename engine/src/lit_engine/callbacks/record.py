@@ -293,7 +293,7 @@ def _samples(trainer: Trainer, before: int) -> str:
         return f"a step still has {each * now} samples"
     return (
         f"a step had {each} × {before} = {each * before} samples and now has {each * now}; "
-        "set data.global_batch_size to keep the number"
+        "set data.global_batch_size to keep it fixed"
     )
 
 

@@ -68,8 +68,8 @@ NOT_IN_CONFIG = (*(option.name for option in OPTIONS if not option.is_recorded),
 # Options that conflict with others, and why.
 EXCLUDED = {
     "run": ("uses an existing run and its weights", ("run_name", "find", "init_from")),
-    "plan": ("only works for a new run", ("run", "resume", "find", "plot_lr")),
-    "fork": ("continues training an existing run as a new run", ("run", "init_from", "find", "plan", "plot_lr")),
+    "plan": ("measures a new run and then stops", ("run", "resume", "find", "plot_lr")),
+    "fork": ("starts a new run from an existing one", ("run", "init_from", "find", "plan", "plot_lr")),
 }
 
 

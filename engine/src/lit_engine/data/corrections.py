@@ -40,7 +40,7 @@ def describe_samples(data: Any, split: "Split") -> Mapping[int, Mapping[str, str
 def sample_ids(data: "SplitData", split: "Split") -> list[str]:
     """Return an id for each sample of a split, such as `s1f0c32ab99e4`. Identical samples have the same id.
 
-    The id is a hash of the sample's description, such as its text or its file relative to `data.root`. If there is no
+    The id is a hash of the sample's description, such as its text or its path relative to `data.root`. If there is no
     description, the id is a hash of the input tensor.
     """
     rows, root = describe_samples(data, split).values(), f"{getattr(data, 'root', '')}/"

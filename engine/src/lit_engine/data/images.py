@@ -411,8 +411,8 @@ class ImageData(SplitData):
         training = trainer is not None and trainer.training
         transforms = self.train_transforms if training else self.eval_transforms
         if trainer is not None and training and len(transforms):
-            # Each batch has its own random stream, even after resuming. Its first sample identifies the batch.
-            # If samples repeat within an epoch, the batch number and the rank identify the batch instead.
+            # The seed depends on the first sample of the batch, so that a resumed run repeats the augmentation. If
+            # samples repeat within an epoch, the seed depends on the batch number and the rank instead.
             repeats = self.sample_weights is not None
             settings = self.rank_settings()
             key = (ready_batches(trainer), settings["rank"]) if repeats else (self._first,)

@@ -89,7 +89,8 @@ class ResumableLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches. The epoch is read at the first batch, because Lightning sets it after calling `iter`."""
-        in_hook = is_in_hook(self.trainer)  # such as validation that compares each sample with the whole training set
+        # for example, a validation hook may compare each sample with the whole training set
+        in_hook = is_in_hook(self.trainer)
         epoch, done, number = self._find_place(in_hook)
         length = sized_len(self.loader)
         passes, start = divmod(done, length) if length else (0, done)

@@ -110,7 +110,7 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def save(self) -> None:
-        """Replace the file. Only the new rows and the last row are formatted, because the last row may still change."""
+        """Replace the file. All formatted rows are reused except the last one, which may have changed."""
         self._saved = monotonic()
         if not self._changed or not self._rows:
             return

@@ -54,8 +54,8 @@ class ExtraState:
             is_final = len(optimizer.param_groups) == len(saved["param_groups"])
             if is_final and not has_same_parameters(optimizer, saved):
                 raise UserError(
-                    "the optimizer of this run trained other parameters, but a resumed run keeps its optimizer: keep "
-                    "the options that freeze parameters, such as Unfreezing, or continue as a new run with --fork"
+                    "the saved optimizer trains different parameters: restore the options that freeze parameters, such "
+                    "as Unfreezing, or continue as a new run with --fork"
                 )
         self._optimization = describe_optimization(trainer)
 

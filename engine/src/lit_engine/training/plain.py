@@ -215,7 +215,7 @@ def adds_weights_later(module: LightningModule, callbacks: Iterable[Callback] = 
 
 
 def set_up_again(data: LightningDataModule, stage: str) -> None:
-    """Call `setup` of a data module. A module with its own dataloaders keeps its weights."""
+    """Call `setup` again. A LightningModule with its own dataloaders keeps its weights."""
     if isinstance(data, OwnData):
         keep_weights(data.module)
     (data.module if isinstance(data, OwnData) else data).setup(stage)

@@ -233,7 +233,7 @@ class Saver(Callback):
             self.state.keep_end(trainer, "validated")
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
-        """Return whether Lightning is accumulating gradients. If so, postpone a stop, because they are not saved."""
+        """Return whether Lightning is accumulating gradients, which are not saved. If so, postpone stopping."""
         last = trainer.is_last_batch
         self._trained = True
         self._within_step = within = _lightning.ready_batches(trainer) % accumulation_steps(trainer) != 0 and not last

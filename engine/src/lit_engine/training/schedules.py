@@ -397,8 +397,8 @@ def check_lengths(trainer: Trainer, saved: Sequence[Any]) -> None:
         if before != now:
             raise UserError(
                 f"the length of {type(config.scheduler).__name__} was {', '.join(before)} and would be "
-                f"{', '.join(now)}, but a resumed run keeps its schedules: keep max_epochs and the batch size, or "
-                "continue as a new run with --fork"
+                f"{', '.join(now)}, but a resumed run cannot change its schedules: restore max_epochs and the batch "
+                "size, or continue as a new run with --fork"
             )
 
 
@@ -410,6 +410,6 @@ def check_resumed(trainer: Trainer, run: Callable[[str], int | None]) -> None:
         if planned is not None and planned != length:
             raise UserError(
                 f"the learning rate schedule of this run ends after {planned} {config.interval}s, "
-                f"but the run would now have {length}: keep its max_epochs, batch size and number of devices, "
+                f"but the run would now have {length}: restore its max_epochs, batch size and number of devices, "
                 "continue as a new run with --fork, or keep the current rate with --model.schedulers=null"
             )

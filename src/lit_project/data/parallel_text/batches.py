@@ -190,7 +190,7 @@ class EncodedPairs:
     Args:
         source: encoded source sentences, which end with EOS.
         target: encoded target sentences, which start with BOS and end with EOS.
-        texts: the pairs as text, which are included in the batches.
+        texts: the text of the pairs, which batches then include.
     """
 
     draws = False  # Indexing is deterministic.

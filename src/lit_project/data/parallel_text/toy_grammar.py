@@ -38,7 +38,7 @@ class Verb(NamedTuple):
     """The English and French forms of one verb."""
 
     english: str  # base, third person, past
-    present: str  # by person
+    present: str  # one form per person
     participle: str
     future: str  # stem
 

@@ -102,7 +102,7 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
     """Repeat a training run in the `reproductions` folder and return the new run.
 
     Raises:
-        RunError: the data or the forked run has changed, or `fit` fails.
+        RunError: the data or the parent of a fork has changed, or `fit` fails.
     """
     fork = entry["fork"]
     source = Path(fork["run"]) if fork else run.path
@@ -124,7 +124,7 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
     environment = {**os.environ, "PYTHONPATH": python_path, "PYTHONSAFEPATH": "1"}
     if entry.get("processes", 1) == 1 and "cpu_threads" in entry:  # several processes share the cores
         environment["OMP_NUM_THREADS"] = str(entry["cpu_threads"])
-    output = sys.stderr.fileno() if sys.stdout is sys.stderr else None  # with --json
+    output = sys.stderr.fileno() if sys.stdout is sys.stderr else None  # --json redirects stdout
     handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=output)
     try:
@@ -145,7 +145,7 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
 
 
 def _check_start(run: RunDir, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Print how the reproduction differs from the run. Raise RunError if the forked run or the data have changed."""
+    """Print how the reproduction differs from the run. Raise RunError if the data or a fork's parent has changed."""
     if before["fork"] and before["fork"]["step"] != now["fork"]["step"]:
         raise irreproducible(run, f"{before['fork']['run']} has been trained further since the fork")
     known, found = before.get("data") or {}, now.get("data") or {}

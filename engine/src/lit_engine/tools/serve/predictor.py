@@ -57,7 +57,8 @@ class Predictor:
         channels, *sides = getattr(data, "input_shape", (0, 1))
         delimiter, columns = getattr(data, "delimiter", ","), _columns(data) if self.kind == "table" else {}
         draws = images and channels == 1 and max(sides) <= SMALL
-        paper, ink = ("black", "white") if getattr(data, "mean", [1])[0] < 0.5 else ("white", "black")  # like the data
+        is_dark = getattr(data, "mean", [1])[0] < 0.5
+        paper, ink = ("black", "white") if is_dark else ("white", "black")
         button = "<button>Predict</button>"
         if images:
             also, how = (", or draw one with a mouse or a finger", 'class="draws"') if draws else ("", "hidden")

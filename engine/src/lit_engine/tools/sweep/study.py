@@ -95,7 +95,7 @@ class Study:
             study.set_user_attr("options", before)
         if changed := find_differing_options([before, now]):
             raise UserError(
-                f"the trials in {self.folder} used other values of {first_of(changed)}: choose another --dir"
+                f"the trials in {self.folder} used different values of {first_of(changed)}: choose another --dir"
             )
 
     def connect(self) -> optuna.Study:
@@ -163,7 +163,7 @@ def is_first_attempt(trial: FrozenTrial) -> bool:
 
 
 def _storage(url: str, lost_after: int) -> RDBStorage:
-    # SQLite waits for locks, but a connection to a server may be lost while a trial runs.
+    # SQLite waits 60 s for locks. Connections to other databases are tested, because they may be lost during a trial.
     options = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
     beat: Any = {"heartbeat_interval": max(1, lost_after // 6), "grace_period": lost_after}
     attempts = 10
