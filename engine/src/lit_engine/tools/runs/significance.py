@@ -9,7 +9,7 @@ metrics of runs with the same seeds or folds, using a t test, a permutation test
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
@@ -36,7 +36,6 @@ class Outcome:
         n: number of pairs.
         needed: number of pairs needed to detect this difference with 80 % power (None if undefined).
         method: name of the test that determines the p-value.
-        others: p-values of other tests of the same difference.
     """
 
     a: float
@@ -47,7 +46,6 @@ class Outcome:
     n: int
     needed: int | None
     method: str
-    others: dict[str, float] = field(default_factory=dict)
 
     @property
     def effect(self) -> float:
@@ -76,8 +74,8 @@ def resample(a: Floats, b: Floats, score: Score, resamples: int = 10_000) -> Out
 
     The p-value comes from approximate randomization. Each trial swaps the outputs of each sample with probability ½.
     Unlike in sacrebleu, trials whose difference equals the observed difference also count, so p = 1 for equal outputs.
-    The interval limits are percentiles of the paired bootstrap. sacrebleu's bootstrap p-value is only listed in
-    `others`, because it is too small (11 % false positives in a simulation with 40 samples).
+    The interval limits are percentiles of the paired bootstrap. Its p-value is not used, because it is too small (11 %
+    false positives in a simulation with 40 samples).
 
     Args:
         a: statistics `(N, K)` of all samples for model A.
@@ -101,10 +99,8 @@ def resample(a: Floats, b: Floats, score: Score, resamples: int = 10_000) -> Out
         drawn.append(score(counts @ b) - score(counts @ a))
     differences = np.concatenate(drawn)
     low, high = (float(np.nanquantile(differences, level)) for level in (LEVEL / 2, 1 - LEVEL / 2))
-    sizes = np.abs(differences)
-    others = {"paired bootstrap": (int((sizes - np.nanmean(sizes) >= abs(effect)).sum()) + 1) / (resamples + 1)}
     needed = _pairs_needed(n, effect, float(np.nanstd(differences)))
-    return Outcome(score_a, score_b, low, high, p, n, needed, "approximate randomization", others)
+    return Outcome(score_a, score_b, low, high, p, n, needed, "approximate randomization")
 
 
 def paired_runs(a: Sequence[float] | Floats, b: Sequence[float] | Floats, overlap: float | None = None) -> Outcome:
@@ -138,8 +134,7 @@ def paired_runs(a: Sequence[float] | Floats, b: Sequence[float] | Floats, overla
     needed = needed and math.ceil(needed + Z**2 / 2)  # correction for the t distribution (Guenther 1981)
     if n < PERMUTED:
         return Outcome(*means, p, n, needed, "paired t test")
-    return Outcome(*means, _permutation_p(differences), n, needed, "permutation test",
-                   {"paired t test": p})  # fmt: skip
+    return Outcome(*means, _permutation_p(differences), n, needed, "permutation test")
 
 
 def _permutation_p(differences: Floats) -> float:

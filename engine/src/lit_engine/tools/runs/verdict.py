@@ -52,7 +52,6 @@ class Finding:
         """Return text lines with the effect and interval, the verdict and p-values, and the required sample size."""
         found, p, direction = self.outcome, _format_p(self.outcome.p), "lower" if self.lower else "higher"
         corrected = f", with Holm's correction {_format_p(self.adjusted)}" if self.adjusted != found.p else ""
-        others = "".join(f"; {name}: {_format_p(value)}" for name, value in found.others.items())
         flips = f"; {len(self.won)} samples won, {len(self.lost)} lost" if self.tables else ""
         needed = (
             [f"detecting this difference needs about {found.needed:,} {self.unit} (power 80 %)"] if found.needed else []
@@ -62,7 +61,7 @@ class Finding:
             f"difference {_format_signed(found.effect)} "
             f"(95 % interval {_format_signed(found.low)} to {_format_signed(found.high)}), "
             f"{found.n:,} {self.unit}",
-            f"{self.verdict}: p {p} ({found.method}){corrected}{others}{flips}",
+            f"{self.verdict}: p {p} ({found.method}){corrected}{flips}",
             *needed,
             *self.notes,
         ]
@@ -73,8 +72,7 @@ class Finding:
         values = {name: getattr(found, name) for name in ("a", "b", "effect", "low", "high", "p", "n", "needed")}
         return {"baseline": self.a, "run": self.b, "metric": self.metric, "lower_is_better": self.lower,
                 "verdict": self.verdict, **values, "p_holm": self.adjusted, "method": found.method,
-                "other_p": found.others, "unit": self.unit, "won": self.won, "lost": self.lost,
-                "notes": self.notes}  # fmt: skip
+                "unit": self.unit, "won": self.won, "lost": self.lost, "notes": self.notes}  # fmt: skip
 
 
 def find_all(names: Sequence[str], metrics: Sequence[str]) -> list[Finding]:
