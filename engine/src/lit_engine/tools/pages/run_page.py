@@ -8,7 +8,7 @@ import math
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC
 from html import escape
@@ -50,11 +50,10 @@ def write(path: Path) -> None:
 
 def render_page(run: Run) -> str:
     """Return the HTML of the page."""
-    sections, entries = RunDir(run.path).metrics(), RunDir(run.path).entries()
     drawn = sorted((run.path / "figures").glob("*.png"))
     for folder in sorted({file.parent for file in run.path.glob("figures/*/*.png")}):
         drawn += sorted(folder.glob("*.png"))[-MOST_PER_FOLDER:]
-    results = [html.table(*_numbers(run, sections)), html.paragraph(_weights_of(run, sections), soft=True)]
+    results = [html.table(*_numbers(run)), html.paragraph(_weights_of(run), soft=True)]
     parts: dict[str, list[str]] = {"Results": results}  # section title → content
     for title, section, split in (("Test", "test", "test"), ("Validation", "validate", "val"), ("Training", "", "")):
         found = [file for file in drawn if file.name.startswith(split)]
@@ -62,15 +61,15 @@ def render_page(run: Run) -> str:
         samples = run.path / "predictions" / f"{split}_samples.json"
         curves = [] if split else _curves(run, {file.stem for file in found})
         parts[title] = [*curves, *([html.figures(found, run.path)] if found else [])]
-        parts[title] += [*_classes(sections.get(section, {}), title), *_samples(samples, title)]
+        parts[title] += [*_classes(run.sections.get(section, {}), title), *_samples(samples, title)]
     changed = [
         (key, "not set" if before is None else str(before), str(now))
-        for entry in entries
+        for entry in run.entries
         for key, (before, now) in entry.get("changed", {}).items()
     ]
     parts["Changed options"] = [html.table(["option", "in the config", "here"], changed)] if changed else []
     parts["Hyperparameters"] = [html.table(["option", "value"], options)] if (options := _hyperparameters(run)) else []
-    parts["Provenance"] = [*_origin(run, entries)]
+    parts["Provenance"] = [*_origin(run)]
     parts["How to use it"] = [html.code(_commands(run))]
     if (config := run.path / "config.yaml").is_file():
         parts["How to use it"].append(html.code(config.read_text(encoding="utf-8"), "The complete config"))
@@ -139,21 +138,20 @@ def _summary(run: Run) -> str:
     known = {f"{name}s": value for name, value in known.items()} | run.metrics
     sizes = [f"{known[name]:,.0f} {name}" for name in ("parameters", "epochs", "steps") if name in known]
     epochs, seconds = known.get("epochs", 0) - run.forked_at[0], run.seconds
-    entries = RunDir(run.path).entries()
-    if len(entries) == 1:
-        seconds = RunDir(run.path).metrics().get("fit", {}).get("seconds", seconds)  # excludes setup and test
+    if len(run.entries) == 1:
+        seconds = run.sections.get("fit", {}).get("seconds", seconds)  # excludes setup and test
     pace = f"{seconds / epochs:.3g} s per epoch" if epochs > 0 and run.is_timed and not math.isnan(seconds) else ""
     if devices := run.facts.get("devices"):
         pace = f"{pace} on {devices}" if pace else f"on {devices}"
-    peak = max((entry.get("peak_memory_gb", 0) for entry in entries), default=0)
+    peak = max((entry.get("peak_memory_gb", 0) for entry in run.entries), default=0)
     memory = f"peak memory {peak:.2f} GB" if peak else ""
     told = [f"{what} on {_class_name(run, 'data')}", *sizes, str(duration(run.seconds)[0]), pace, memory, run.state]
     return "; ".join(filter(None, told)) + "."
 
 
-def _columns(run: Run, sections: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def _columns(run: Run) -> dict[str, dict[str, float]]:
     """Return the metrics without their stage prefix, grouped by the split or command they come from."""
-    validated = numbers(sections.get("validate", {}))
+    validated = numbers(run.sections.get("validate", {}))
     found = {}
     for title, stage in (("train", "train"), ("val", "val"), ("validate", "val"), ("test", "test")):
         given = validated if title == "validate" else run.metrics
@@ -162,9 +160,9 @@ def _columns(run: Run, sections: Mapping[str, Any]) -> dict[str, dict[str, float
     return {title: values for title, values in found.items() if values}
 
 
-def _numbers(run: Run, sections: Mapping[str, Any]) -> tuple[list[str], list[list[html.Cell]]]:
+def _numbers(run: Run) -> tuple[list[str], list[list[html.Cell]]]:
     """Return the column titles and rows of the metrics table, with counts last."""
-    columns = _columns(run, sections)
+    columns = _columns(run)
     names = dict.fromkeys(name for values in columns.values() for name in values)
     ordered = sorted(names, key=lambda name: name in SIZES)
     return ["metric", *columns], [[name, *(_format(of.get(name), name) for of in columns.values())] for name in ordered]
@@ -247,12 +245,12 @@ def _samples(file: Path, title: str) -> Iterator[str]:
         yield html.heading(kind, 3, title) + (html.table(list(rows[0]), cells) if rows else "")
 
 
-def _origin(run: Run, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _origin(run: Run) -> Iterator[str]:
     """Yield the commands, commit, versions and machine of a run."""
     yield html.code(
-        "\n".join(shlex.join([program(), *entry["command"][1:]]) for entry in entries if entry.get("command"))
+        "\n".join(shlex.join([program(), *entry["command"][1:]]) for entry in run.entries if entry.get("command"))
     )
-    last = entries[-1] if entries else {}
+    last = run.entries[-1] if run.entries else {}
     patch = {"uncommitted": "see code.patch"} if (run.path / "code.patch").exists() else {}
     machine = {name: str(last[name]) for name in ("seed", "host", "platform") if name in last}
     speed = {n[6:].replace("_", " "): f"{v:,.0f}" for n, v in run.metrics.items() if n.endswith("_per_second")}
@@ -270,20 +268,20 @@ def _commands(run: Run) -> str:
     return "\n".join(f"{program()} {use}" for use in (*more, *uses, again))
 
 
-def _weights_of(run: Run, sections: dict[str, Any]) -> str:
+def _weights_of(run: Run) -> str:
     """Return a line that states which weights were used for each column of the results."""
     best = f"val: the best epoch by {run.monitor}; " if run.monitor else ""
-    used = [f"{name}: {Path(one['checkpoint']).name}" for name, one in sections.items() if one.get("checkpoint")]
+    used = [f"{name}: {Path(one['checkpoint']).name}" for name, one in run.sections.items() if one.get("checkpoint")]
     trained = "train: the last epoch, with any dropout, augmentation and label smoothing"
     return "; ".join([f"{best}{trained}", *used])
 
 
 def render_card(run: Run) -> str:
     """Return the model card with metadata in the format of the Hugging Face Hub."""
-    sections, data = RunDir(run.path).metrics(), _class_name(run, "data") or "unknown"
-    kind = next((section["task"] for section in sections.values() if "task" in section), "other")
+    data = _class_name(run, "data") or "unknown"
+    kind = next((section["task"] for section in run.sections.values() if "task" in section), "other")
     results: list[dict[str, Any]] = []
-    columns = _columns(run, sections)
+    columns = _columns(run)
     for title, split in (("val", "validation"), ("test", "test")):
         values = columns.get(title, {})
         counts = {name: int(n) for name, n in values.items() if name in SIZES}
@@ -296,7 +294,7 @@ def render_card(run: Run) -> str:
         metadata["model-index"] = [{"name": RunDir(run.path).name, "results": results}]
     if kind != "other":
         metadata["pipeline_tag"] = kind
-    names, rows = _numbers(run, sections)
+    names, rows = _numbers(run)
     shown = [names, ["---", *("---:" for _ in names[1:])], *(map(html.text_of, row) for row in rows)]
     return "\n\n".join((
         f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---",
@@ -305,7 +303,7 @@ def render_card(run: Run) -> str:
         f"{_summary(run)} Trained with PyTorch Lightning; all options are in `config.yaml`.",
         "## Results",
         "\n".join(f"| {' | '.join(row)} |" for row in shown),
-        _weights_of(run, sections),
+        _weights_of(run),
         "## How to use it",
         f"```bash\n{_commands(run)}\n```\n",
     ))  # fmt: skip

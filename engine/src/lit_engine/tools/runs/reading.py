@@ -46,6 +46,8 @@ class Run:
     rows: list[dict[str, str]]  # rows of metrics.csv
     forked_at: tuple[int, int]  # epochs and steps that a fork inherits from its parent; both 0 for other runs
     data: dict[str, str]  # fingerprint of each split (empty if the run trains on a fold)
+    sections: dict[str, Any]  # content of metrics.json
+    entries: list[dict[str, Any]]  # content of provenance.json
 
     @classmethod
     def read(cls, path: Path) -> "Run":
@@ -95,6 +97,8 @@ class Run:
                 rows=rows,
                 forked_at=forked_at,
                 data=(last.get("data") or {}) if "data.fold" not in options else {},
+                sections=sections,
+                entries=entries,
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise RunError(f"{path} is broken: its files have unexpected content ({error!r})") from error

@@ -243,11 +243,10 @@ def _texts(kind: str, a: Table, b: Table) -> Samples:
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError as error:
         raise UserError(f"--test {kind} needs sacrebleu: pip install sacrebleu") from error
-    sections = RunDir(a.run.path).metrics()
-    if "test" not in sections:
+    if "test" not in a.run.sections:
         command = f"{program()} test {quote(str(a.run.path))}"
         raise RunError(f"{a.run.path} was not tested: `{command}` also records how {kind} is computed")
-    signatures = sections["test"].get("signatures", {})
+    signatures = a.run.sections["test"].get("signatures", {})
     signature = dict(pair.split(":", 1) for pair in signatures.get(kind, "").split("|") if pair)
     lowercase = signature.get("case") == "lc"
     if kind == "bleu":
