@@ -70,8 +70,7 @@ class Profile(Callback):
 
     The second batch runs with torch's FlopCounterMode, which counts matrix products, convolutions and attention, but
     not element-wise operations or fused recurrent layers (cuDNN, oneDNN). The next batches are traced. The measured
-    times exclude the second batch and the traced batches. With manual optimization, the time after `backward` is
-    attributed to the optimizers.
+    times exclude the second batch and the traced batches. With manual optimization, the whole step counts as forward.
 
     Args:
         traced: number of batches in `trace.json`, which can be opened in ui.perfetto.dev. 0 disables the trace.
@@ -102,17 +101,6 @@ class Profile(Callback):
             self.measuring.close()
         self.parts.measuring = False
         self.batches += 1
-
-    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Any) -> None:
-        self._within_step(pl_module, "backward")
-
-    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._within_step(pl_module, "optimizer")
-
-    def _within_step(self, pl_module: LightningModule, part: str) -> None:
-        """Set the phase in manual optimization, where Lightning reports no phases to profilers."""
-        if not pl_module.automatic_optimization:
-            self.parts.stack[-2] = part  # the top entry is this hook
 
     def on_train_end(self, *args: Any) -> None:
         self.measuring.close()
