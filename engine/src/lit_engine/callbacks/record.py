@@ -90,7 +90,8 @@ class RunRecord(Callback):
                 one.dirpath = one.dirpath or str(self.run.checkpoints)
                 one.save_last = False  # Lightning's last.ckpt is the newest of the best checkpoints
         if self.metrics is not None:
-            self.metrics.stage, self.metrics.step = lambda: get_current_stage(trainer), lambda: logged_steps(trainer)
+            self.metrics.stage = lambda: getattr(trainer.state.stage, "dataloader_prefix", "train")
+            self.metrics.step = lambda: logged_steps(trainer)
         if not trainer.strategy.reduce_boolean_decision(config == self.config):
             found = iterate_changes(yaml.safe_load(config), yaml.safe_load(self.config))
             different = [f"{key} is {here} here and {first} on rank 0" for key, first, here in found]
@@ -361,11 +362,6 @@ def _check_losses(trainer: Trainer, metrics: Mapping[str, Any]) -> None:
                 "Start a new run with a lower learning rate, a warm-up or trainer.gradient_clip_val. "
                 "The NaNGuard callback reports the step and the samples"
             )
-
-
-def get_current_stage(trainer: Trainer) -> str:
-    """Return the current stage: `train`, `val` or `test`."""
-    return "val" if trainer.validating or trainer.sanity_checking else "test" if trainer.testing else "train"
 
 
 def _numbers(metrics: Mapping[str, Tensor], stage: str) -> dict[str, float]:
