@@ -312,13 +312,8 @@ class Figures(DrawsEvaluation):
             return
         columns, rows = RunDir(Path(trainer.default_root_dir)).history()
         validated = [name for name in columns if get_stage(name) == "val" and not is_detail(name)][:MOST_CURVES]
-        if curves := extract_curves(
-            rows, [*getattr(pl_module, "headline_metrics", validated), *monitored_metrics(trainer)]
-        ):
-            figure = learning_curves(curves, _best_epoch(trainer))
-            about = "Training and validation metrics per epoch. The dotted line marks the best checkpoint."
-            save_figure(trainer, "learning_curves", figure, caption=about)
-        for name, (figure, about) in draw_step_figures(rows).items():
+        metrics = [*getattr(pl_module, "headline_metrics", validated), *monitored_metrics(trainer)]
+        for name, (figure, about) in draw_curves(rows, metrics, _best_epoch(trainer)).items():
             save_figure(trainer, name, figure, caption=about)
 
     def on_test_batch_end(
@@ -419,13 +414,20 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
     return file
 
 
-def draw_step_figures(rows: list[dict[str, str]]) -> dict[str, tuple[Figure, str]]:
-    """Plot the learning rates and the gradient norm in metrics.csv. Return a dict of figures and captions."""
+def draw_curves(
+    rows: list[dict[str, str]], metrics: Sequence[str], best: float | None = None
+) -> dict[str, tuple[Figure, str]]:
+    """Plot metrics, learning rates and the gradient norm from metrics.csv. Return figures and captions by name.
+
+    `best` is the epoch of the best checkpoint.
+    """
     columns = list(rows[0]) if rows else []
     rates = _curves(rows, "step", {name: name for name in columns if name == "lr" or name.startswith("lr/")})
     norms = _curves(rows, "step", {n: n for n in columns if strip_stage(n) in ("gradient_norm", "grad_norm")})
     finite = [(x, y) for points in norms.values() for x, y in points if math.isfinite(y) and y > 0]
     found = {}
+    if curves := extract_curves(rows, metrics):
+        found["learning_curves"] = learning_curves(curves, best), "Training and validation metrics after each epoch."
     if rates:
         found["learning_rate"] = step_curves(rates), "Learning rate at each logged optimizer step."
     if finite:

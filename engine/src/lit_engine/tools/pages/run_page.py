@@ -174,20 +174,16 @@ def _format(value: float | None, name: str) -> html.Cell:
 
 def _curves(run: Run, drawn: Collection[str]) -> Iterator[str]:
     """Yield the curves that are missing from the figures because the run did not finish."""
-    from lit_engine.callbacks.figures import (  # imports torch
-        MOST_CURVES,
-        draw_step_figures,
-        extract_curves,
-        learning_curves,
-    )
+    if "learning_curves" in drawn:
+        return
+    from lit_engine.callbacks.figures import MOST_CURVES, draw_curves  # imports torch
 
     columns = run.rows[0] if run.rows else ()
     validated = [n for n in columns if get_stage(n) == "val" and not is_detail(n) and strip_stage(n) not in SIZES]
-    curves = extract_curves(run.rows, ["loss", *filter(None, [run.monitor]), *validated][:MOST_CURVES])
-    if curves and "learning_curves" not in drawn:
-        yield html.picture(learning_curves(curves), "learning curves")
-    for name, (figure, about) in draw_step_figures(run.rows).items() if "learning_rate" not in drawn else ():
-        yield html.picture(figure, name.replace("_", " ")) + html.paragraph(about, soft=True)
+    metrics = ["loss", *filter(None, [run.monitor]), *validated][:MOST_CURVES]
+    for name, (figure, about) in draw_curves(run.rows, metrics).items():
+        if name not in drawn:
+            yield html.picture(figure, name.replace("_", " ")) + html.paragraph(about, soft=True)
 
 
 def _classes(section: Mapping[str, Any], title: str) -> Iterator[str]:
