@@ -21,6 +21,7 @@ from lit_engine.callbacks.drawing import CHART
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from torch import Tensor
 
 Cell = str | tuple[str, float | None]  # the displayed text. Numeric columns add a sort key, or None for blank cells.
 
@@ -226,6 +227,14 @@ def embed_figure(figure: Figure) -> str:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=160, transparent=True)
     return embed_png(buffer.getvalue())
+
+
+def to_png(image: Tensor) -> bytes:
+    """Return an image `(C, H, W)` with values in [0, 1] as a PNG file, in colour if C is 3."""
+    from torchvision.io import encode_png
+
+    pixels = (255 * image.float().clamp(0, 1)).round().byte().cpu()
+    return encode_png(pixels if len(pixels) == 3 else pixels[:1]).numpy().tobytes()
 
 
 def embed_png(data: bytes) -> str:

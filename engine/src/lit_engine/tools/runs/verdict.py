@@ -16,7 +16,7 @@ from lit_engine.errors import UserError, did_you_mean, first_of
 from lit_engine.project import program
 from lit_engine.run.directory import RunDir
 from lit_engine.run.metric_names import counterpart, find_metric, get_stage, strip_stage
-from lit_engine.tools.pages.html import Cell, heading, page, paragraph, samples, table
+from lit_engine.tools.pages.html import Cell, heading, page, paragraph, samples, table, to_png
 from lit_engine.tools.runs.columns import cell_of, names_of, number
 from lit_engine.tools.runs.reading import Run, lower_is_better, read_runs
 from lit_engine.tools.runs.samples import Table, check_same_samples, samples_of
@@ -237,7 +237,6 @@ def load_images(run: Path, indices: Sequence[int]) -> dict[int, bytes]:
     """Return test samples as PNG images, keyed by index. The result is empty if images are not available."""
     try:
         import torch
-        from torchvision.io import encode_png
 
         from lit_engine.load import load_data
 
@@ -247,9 +246,7 @@ def load_images(run: Path, indices: Sequence[int]) -> dict[int, bytes]:
         batch = data.on_after_batch_transfer(data.dataset("test")[torch.tensor(indices)], 0)
         if batch[0].ndim != 4:
             return {}
-        pixels = (batch[0].clamp(0, 1) * 255).byte()
-        shown = [encode_png(image if len(image) == 3 else image[:1]).numpy().tobytes() for image in pixels]
-        return dict(zip(indices, shown, strict=True))
+        return dict(zip(indices, map(to_png, batch[0]), strict=True))
     except Exception as error:
         print(f"no images on the page: {' '.join(str(error).split())}")
         return {}

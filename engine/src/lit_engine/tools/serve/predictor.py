@@ -1,6 +1,5 @@
 """Predicts one new sample at a time in the same way as `predict`, and builds the page where users enter the samples."""
 
-import io
 import json
 import math
 import shutil
@@ -10,8 +9,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from lit_engine._lightning import reconfigure
 from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.checkpoints.choose import choose_checkpoint
@@ -19,7 +16,7 @@ from lit_engine.data.tables import parse_delimiter
 from lit_engine.errors import UserError
 from lit_engine.load import load_for_prediction
 from lit_engine.run.directory import RunDir
-from lit_engine.tools.pages.html import embed_figure, embed_png, page, paragraph
+from lit_engine.tools.pages.html import embed_figure, embed_png, page, paragraph, to_png
 from lit_engine.tools.serve.form import SCRIPT, STYLE
 
 SMALL = 64  # maximum side length in pixels of grey images that users can draw
@@ -132,10 +129,7 @@ class Predictor:
         """Store the first image of the first batch `(B, C, H, W)` as a data URL. The pixel values are in [0, 1]."""
         images: Any = inputs[0] if inputs and self.kind == "images" and self.seen is None else None
         if getattr(images, "ndim", 0) == 4 and len(images):  # the batch is empty if the file is damaged
-            pixels = (255 * images[0].float().clamp(0, 1)).round().byte().cpu().numpy()  # (C, H, W)
-            file = io.BytesIO()
-            Image.fromarray(pixels.transpose(1, 2, 0) if len(pixels) == 3 else pixels[0]).save(file, "PNG")
-            self.seen = embed_png(file.getvalue())
+            self.seen = embed_png(to_png(images[0]))
 
     def _to_json(self, value: Any) -> Any:
         """Return a predicted value as JSON data. Figures and PNG files written by `predict_step` become data URLs."""
