@@ -2,10 +2,12 @@
 
 import shutil
 
+import pytest
 import torch
 from PIL import Image
 
 from lit_engine.data.images import ImageBatch
+from lit_engine.errors import DataError
 from picture_data import CLASSES, batches, small, write
 
 
@@ -52,6 +54,19 @@ def test_single_folder_is_split_into_train_val_and_test(tmp_path):
     for split, of_each in (("train", 12), ("val", 3), ("test", 5)):
         assert [[classes[value] for value in found[split]].count(label) for label in range(3)] == [of_each] * 3
     assert values(small(tmp_path / "root", test_size=0.25, seed=9), "test") == found["test"]
+
+
+def test_known_classes_need_no_training_images_to_test(splits):
+    root, classes = splits
+    for split in ("train", "val"):
+        shutil.rmtree(root / split)
+    data = small(root, class_names=list(CLASSES), batch_size=6)
+    data.setup("test")
+    (batch,) = data.loader("test")
+    assert brightness(batch.images) == list(range(100, 106))
+    assert batch.targets.tolist() == [classes[value] for value in range(100, 106)]
+    with pytest.raises(DataError, match="no train split: only test"):
+        data.setup("fit")
 
 
 def test_hidden_files_and_folders_are_ignored_and_gifs_are_read(tmp_path):

@@ -73,6 +73,14 @@ def test_class_folder_without_images_is_reported(splits):
         small(root)
 
 
+def test_test_images_outside_class_folders_are_reported(splits):
+    root, _ = splits
+    shutil.rmtree(root / "test")
+    shutil.copytree(root / "train" / "ant", root / "test")
+    with pytest.raises(DataError, match=r"the images in .*/test are not in class folders: .* use `predict --images`"):
+        small(root)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_unreadable_image_is_reported_with_its_path(splits, workers, monkeypatch):
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)  # torch's default is 5 s

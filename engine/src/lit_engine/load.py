@@ -64,9 +64,8 @@ def load_data(run: RunDir, stage: str = "test", download: bool = True) -> Lightn
     with isolate_rng(include_cuda=False):
         seed_cpu(seed)  # the constructor may split the data at random
         data = build_datamodule(config)
-    owner: Any = data
+        owner: Any = load_model(run) if isinstance(data, OwnData) else data
     if isinstance(data, OwnData):
-        owner = load_model(run)
         data = OwnData.of(owner)
     if download:
         owner.prepare_data()

@@ -139,9 +139,13 @@ def test_listed_masks_may_be_larger_than_the_masks_of_the_samples():
     assert next(iter(data.train_dataloader())).targets.shape == (20, 3, 3)
 
 
-def test_images_with_an_unknown_range_raise_an_error():
-    with pytest.raises(DataError, match="an image of the dataset cannot be used: the range of the pixel values"):
-        Samples([(Image.new("F", (3, 3)), 0)], (1, 3, 3), 2)[torch.tensor([0])]
+@pytest.mark.parametrize(("sample", "message"), [
+    ((Image.new("F", (3, 3)), 0), "an image of the dataset cannot be used: the range of the pixel values"),
+    ({"img": Image.new("L", (3, 3)), "label": 0}, r"return pairs \(image, target\), not dicts with img, label"),
+])  # fmt: skip
+def test_unsupported_samples_raise_an_error(sample, message):
+    with pytest.raises(DataError, match=message):
+        Samples([sample], (1, 3, 3), 2)[torch.tensor([0])]
 
 
 def test_target_transform_determines_the_classes():

@@ -7,8 +7,9 @@ from math import ceil
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import ConcatDataset, Subset
 
-from lit_engine.data.sampler import EpochBatches, Loader
+from lit_engine.data.sampler import EpochBatches, Loader, seed_dataset
 from lit_engine.errors import DataError
 
 RANDOM = random.Random(0)
@@ -134,6 +135,9 @@ class Drawing(Numbers):
         self.transform = Transform()
         self.transform.set_random_seed(None)
 
+    def __len__(self):
+        return 20
+
     def __getitem__(self, indices):
         return [torch.rand(()).item(), random.random(), np.random.rand(), self.transform.random.random()]  # noqa: NPY002
 
@@ -159,6 +163,14 @@ def test_dataset_random_numbers_depend_only_on_seed_epoch_and_batch(num_workers)
     assert epoch_of(make(seed=2), 1) != epochs[1]
     resumed.load_state_dict({"epoch": 1, "position": 2, "batch": 6, "step": 6})
     assert epoch_of(resumed, 1) == epochs[1][2:]
+
+
+def test_transforms_of_concatenated_datasets_are_seeded():
+    parts, drawn = [Drawing(), Drawing()], []
+    for _ in range(2):
+        seed_dataset(1, Subset(ConcatDataset(parts), range(40)))
+        drawn.append([part[torch.arange(2)][-1] for part in parts])
+    assert drawn[0] == drawn[1]
 
 
 def test_prefetching_workers_do_not_advance_the_saved_position():

@@ -281,13 +281,17 @@ def test_a_signal_during_validation_does_not_count_a_batch_twice(lit, monkeypatc
 
 
 class Splits(Data):
-    """Splits the data at random in each call of `setup`."""
+    """Splits the data at random when it is created, and in each call of `setup`."""
+
+    def __init__(self, batch_size: int = 32):
+        super().__init__(batch_size)
+        self.samples, self.test = random_split(super().train_dataloader().dataset, [250, 50])
 
     def setup(self, stage):
-        samples = super().train_dataloader().dataset
-        self.parts = random_split(samples, [200, 50, 50])
+        self.parts = [*random_split(self.samples, [200, 50]), self.test]
         with open("splits.csv", "a", newline="") as file:
-            csv.writer(file).writerow([sorted(self.parts[2].indices), np.random.rand()])  # noqa: NPY002
+            row = [sorted(part.indices) for part in self.parts[1:]]
+            csv.writer(file).writerow([*row, np.random.rand()])  # noqa: NPY002
 
     def train_dataloader(self):
         return DataLoader(self.parts[0], batch_size=32, shuffle=True)
@@ -299,8 +303,29 @@ class Splits(Data):
         return DataLoader(self.parts[2], batch_size=32)
 
 
-def test_random_splits_are_the_same_in_all_stages_and_commands(lit, workspace):
-    run = lit(f"fit {FIT}Rates --data test_exactness.Splits --test_after_fit=true").run
+class OwnSplits(Rates):
+    """Has its own dataloaders."""
+
+    def __init__(self):
+        super().__init__()
+        self.data = Splits()
+
+    def setup(self, stage):
+        self.data.setup(stage)
+
+    def train_dataloader(self):
+        return self.data.train_dataloader()
+
+    def val_dataloader(self):
+        return self.data.val_dataloader()
+
+    def test_dataloader(self):
+        return self.data.test_dataloader()
+
+
+@pytest.mark.parametrize("options", ["Rates --data test_exactness.Splits", "OwnSplits"])
+def test_random_splits_are_the_same_in_all_stages_and_commands(lit, workspace, options):
+    run = lit(f"fit {FIT}{options} --test_after_fit=true").run
     for command in ("validate", "test", "predict"):
         assert lit(f"{command} {run}").status == 0
     load_data(RunDir(run))

@@ -389,29 +389,52 @@ def test_a_module_whose_setup_creates_layers_can_be_loaded(lit):
 
 
 class NewLayers(Mean):
-    """Has its own dataloaders, and weights outside `net`. Each call of `setup` creates new layers."""
+    """Has its own dataloaders, and weights outside `net`. Each call of `setup` changes all weights."""
 
     train_dataloader = Three.train_dataloader
-    val_dataloader = Three.val_dataloader
     test_dataloader = Three.train_dataloader
 
     def setup(self, stage):
+        torch.nn.init.ones_(self.mean)
         self.net = torch.nn.Linear(1, 1)
+        if stage == "fit":
+            self.val_loader = Three().val_dataloader()
+
+    def val_dataloader(self):
+        return self.val_loader
+
+    def validation_step(self, batch, batch_idx):
+        self.log("output", self(torch.zeros(1)).squeeze())
 
     def forward(self, values):
         return self.net(values[:, None])[:, 0] + self.mean
 
 
-def test_layers_created_by_each_setup_keep_their_weights_in_predict_and_export(lit):
-    run = lit("fit --model=test_features.NewLayers --epochs 1").run
+class ExampleLayers(NewLayers):
+    """Has no test split."""
+
+    example_input_array = torch.arange(3.0)
+    test_dataloader = LightningModule.test_dataloader
+
+
+def test_weights_changed_by_each_setup_are_kept_in_all_commands(lit):
+    run = lit("fit --model=test_features.NewLayers --epochs 1 --trainer.precision=64-true").run
     weights = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-    for words in ("predict", "export --format=safetensors"):
+    for words in ("validate", "predict", "export --format=safetensors"):
         assert lit(f"{words} {run} --ckpt_path=last").status == 0
-    first = RunDir(run).predictions()[0]["prediction"]  # for the value 0
-    assert first == pytest.approx(float(weights["net.bias"] + weights["mean"]))
+    output = pytest.approx(float(weights["net.bias"] + weights["mean"]), rel=1e-4)  # for the value 0
+    assert RunDir(run).metrics()["validate"]["val/output"] == output
+    assert RunDir(run).predictions()[0]["prediction"] == output
     exported = load_file(run / "export" / "model.safetensors")
     assert exported.keys() == weights.keys()
-    assert all(value.equal(weights[name]) for name, value in exported.items())
+    assert all(value.equal(weights[name].float()) for name, value in exported.items())
+
+
+def test_a_module_with_an_example_input_is_exported_without_a_test_split(lit):
+    run = lit("fit --model=test_features.ExampleLayers --epochs 1").run
+    exported = lit(f"export {run} --format=safetensors")
+    assert exported.status == 0, exported.err
+    assert "(of the outputs; 3 samples)" in exported.out
 
 
 class SharedData(ThreeWithTest):

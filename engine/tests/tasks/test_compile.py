@@ -13,12 +13,25 @@ from lit_engine.training.layout import compile_in_place
 torch.ones((), requires_grad=True).backward()
 
 
-def test_a_missing_compiler_causes_a_one_line_error(lit, workspace, monkeypatch):
+@pytest.fixture
+def _no_compiler(workspace, monkeypatch):
     for name, value in {"PATH": str(workspace), "CXX": "", "TORCHINDUCTOR_CACHE_DIR": str(workspace / "cache")}.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("_no_compiler")
+def test_a_missing_compiler_causes_a_one_line_error(lit):
     result = lit("fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml --model.compile=inductor")
     assert result.status == 2
     assert result.err == "error: torch.compile needs a C++ compiler: install g++, or set model.compile to null\n"
+
+
+@pytest.mark.usefixtures("_no_compiler")
+def test_compiled_runs_are_exported_without_a_compiler(lit, trained):
+    config = (trained / "config.yaml").read_text()
+    (trained / "config.yaml").write_text(config.replace("compile: null", "compile: inductor"))
+    result = lit(f"export {trained} --format safetensors")
+    assert result.status == 0, result.err
 
 
 def test_checkpoints_of_compiled_and_uncompiled_training_match(lit):

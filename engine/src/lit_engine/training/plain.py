@@ -3,6 +3,7 @@
 import copyreg
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from functools import update_wrapper
 from typing import Any
 
@@ -152,12 +153,15 @@ def call_after_setup(module: LightningModule, function: Callable[[], None]) -> N
 
 def keep_weights(module: LightningModule) -> None:
     """Make later calls of the module's `setup`, which may create new layers, keep the current weights."""
+    if type(module).setup in (LightningModule.setup, Task.setup):
+        return
     setup = module.setup
 
     def setup_and_restore(stage: Any = None) -> None:
-        weights = module.state_dict()
+        weights = deepcopy(module.state_dict())  # `setup` may also change the weights in place
         setup(stage)
-        module.load_state_dict(weights, strict=False)
+        # Also restore the dtype and device of the weights. A task keeps the memory format that `setup` chose.
+        module.load_state_dict(weights, strict=False, assign=not isinstance(module, Task))
 
     replace(module, "setup", setup_and_restore)
 

@@ -248,7 +248,7 @@ def _origin(run: Run) -> Iterator[str]:
     )
     last = run.entries[-1] if run.entries else {}
     patch = {"uncommitted": "see code.patch"} if (run.path / "code.patch").exists() else {}
-    machine = {name: str(last[name]) for name in ("seed", "host", "platform") if name in last}
+    machine: dict[str, str] = {name: str(last[name]) for name in ("seed", "host", "platform") if name in last}
     speed = {n[6:].replace("_", " "): f"{v:,.0f}" for n, v in run.metrics.items() if n.endswith("_per_second")}
     started = f"{run.started.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     forked = {"forked from": str(run.options["fork"])} if run.options["fork"] else {}
