@@ -123,18 +123,16 @@ def paired_runs(a: Sequence[float] | Floats, b: Sequence[float] | Floats, overla
     half = _t_quantile(n - 1) * error
     means = float(np.mean(a)), float(np.mean(b)), mean - half, mean + half
     # With few runs and samples, all differences may be equal. The variance is then unknown.
-    if sd <= 1e-9 * abs(mean):
-        if overlap is not None:
-            return Outcome(*means, 1.0, n, None, "no test, because the difference is the same in all folds")
-        return Outcome(*means, _permutation_p(differences), n, None, "permutation test")
-    p = compute_t_test_p(mean / error, n - 1)
+    is_constant = sd <= 1e-9 * abs(mean)
     if overlap is not None:
-        return Outcome(*means, p, n, None, "corrected t test for folds")
-    needed = _pairs_needed(n, mean, error)
+        if is_constant:
+            return Outcome(*means, 1.0, n, None, "no test, because the difference is the same in all folds")
+        return Outcome(*means, compute_t_test_p(mean / error, n - 1), n, None, "corrected t test for folds")
+    needed = None if is_constant else _pairs_needed(n, mean, error)
     needed = needed and math.ceil(needed + Z**2 / 2)  # correction for the t distribution (Guenther 1981)
-    if n < PERMUTED:
-        return Outcome(*means, p, n, needed, "paired t test")
-    return Outcome(*means, _permutation_p(differences), n, needed, "permutation test")
+    if is_constant or n >= PERMUTED:
+        return Outcome(*means, _permutation_p(differences), n, needed, "permutation test")
+    return Outcome(*means, compute_t_test_p(mean / error, n - 1), n, needed, "paired t test")
 
 
 def _permutation_p(differences: Floats) -> float:
