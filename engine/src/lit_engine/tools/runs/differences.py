@@ -46,10 +46,6 @@ class Row:
         total = sum(weight * run.all_metrics[name] for weight, run in zip(weights, runs, strict=True))
         return total / sum(weights), unit, sum(weights)
 
-    def part(self, kind: str, name: str) -> float:
-        """Return the mean test metric for one class or length, or nan if it is unknown."""
-        return mean_sd([run.parts[kind][name] for run in self.counted if name in run.parts.get(kind, {})])[0]
-
     def facts(self, name: str) -> list[str]:
         return list(dict.fromkeys(run.facts[name] for run in self.runs if name in run.facts))
 

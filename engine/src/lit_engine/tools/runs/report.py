@@ -145,7 +145,7 @@ def changes(found: Comparison) -> dict[str, list[tuple[str, float, float, float]
     for kind in dict.fromkeys(kind for run in found.runs for kind in run.parts):
         lines = []
         for name in dict.fromkeys(name for run in found.runs for name in run.parts.get(kind, {})):
-            old, new = before.part(kind, name), after.part(kind, name)
+            old, new = (row.metric(f"test/{kind}/{name}")[0] for row in (before, after))
             if old == old and new == new:
                 lines.append((name, old, new, new - old))
         lines.sort(key=lambda line: -line[-1])
