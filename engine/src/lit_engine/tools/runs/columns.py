@@ -62,7 +62,7 @@ def table_of(found: Comparison) -> list[Column]:
         return columns_of(found, found.rows, found.keys)
     (group,) = found.rows
     means = [_mean(group, name) for name in found.metrics]
-    pooled = [_pooled_cell(group, name) for name in found.metrics]
+    pooled = [cell_of(mean and mean[0]) for mean in map(group.pooled_mean, found.metrics)]
     columns = [Column("metric", found.metrics), Column("mean ± sd", means), Column("over all folds", pooled)]
     return columns if any(cell[0] for cell in pooled) else columns[:2]
 
@@ -154,11 +154,6 @@ def _mean(row: Row, name: str) -> Cell:
     mean = int(mean) if n == 1 and COUNT.fullmatch(name) else mean
     few = f" (n {n})" if n < len(row.counted) else ""
     return (number(mean, sd) + few, mean) if n else ("", None)
-
-
-def _pooled_cell(row: Row, name: str) -> Cell:
-    pooled = row.pooled_mean(name)
-    return cell_of(None if pooled is None else pooled[0])
 
 
 def _states(row: Row) -> str:

@@ -11,7 +11,6 @@ from lit_engine.cli.arguments import OptionParser
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.run.metric_names import counterpart, get_stage, is_detail, strip_stage
 from lit_engine.tools.output import HELP, json_document, run_entry
-from lit_engine.tools.pages.html import Cell
 from lit_engine.tools.runs.columns import Column, cell_of, duration, in_terminal, number
 from lit_engine.tools.runs.reading import Run, lower_is_better, read_runs, runs_in
 
@@ -70,7 +69,7 @@ def _columns(found: Sequence[Run], chosen: Sequence[str]) -> list[Column]:
                 stages = ("train",)  # a training metric, such as `parameters`
             for stage in stages:
                 title = name if stage == "train" else f"{stage}/{strip_stage(name)}"
-                columns.append(Column(title, [_value(run, name, stage) for run in found], rank))
+                columns.append(Column(title, [cell_of(_value(run, name, stage)) for run in found], rank))
         return columns
     headline = [run.headline if strip_stage(run.monitor or "loss") != run.headline else "" for run in found]
     metrics = [
@@ -87,14 +86,12 @@ def _quality(run: Run, name: str) -> float:
     If the name contains a stage, such as `val/loss`, only metrics of that stage are used.
     """
     stages = ("test", "val", "train") if name == strip_stage(name) else (get_stage(name),)
-    found = next(filter(None, (counterpart(name, stage, run.metrics) for stage in stages)), None)
-    value = math.nan if found is None else run.metrics[found]
+    value = next((one for stage in stages if (one := _value(run, name, stage)) is not None), math.nan)
     return math.inf if math.isnan(value) else (1 if lower_is_better(run, name) else -1) * value
 
 
-def _value(run: Run, name: str, stage: str) -> Cell:
-    found = counterpart(name, stage, run.metrics)
-    return cell_of(None if found is None else run.metrics[found])
+def _value(run: Run, name: str, stage: str) -> float | None:
+    return run.metrics.get(counterpart(name, stage, run.metrics) or "")
 
 
 def _test_result(run: Run) -> str:

@@ -146,17 +146,16 @@ def _plan(study: "Study", name: str, points: dict[str, dict[str, int]]) -> int:
     """Queue all missing, failed and deleted runs, and return the number of unfinished runs."""
     with study.lock:
         trials = {trial.run.name: trial for trial in study.rows()}
-        again = [one for one in trials.values() if one.state == "failed" or _is_deleted(one)]
-        todo = [(one.number, one.run.name, one.values) for one in again]
+        todo = [
+            (trial.number, trial.run.name, trial.values)
+            for trial in trials.values()
+            if trial.state == "failed" or (trial.state == "finished" and not trial.run.exists())
+        ]
         missing = [run for run in points if run not in trials]
         todo += [(number, run, points[run]) for number, run in enumerate(missing, start=len(trials))]
         for number, run, values in todo:
             study.connect().enqueue_trial({}, {"number": number, "run": f"{name}/{run}", "values": values})
         return sum(trial.state != "finished" for trial in study.rows())
-
-
-def _is_deleted(trial: "Trial") -> bool:
-    return trial.state == "finished" and not trial.run.exists()
 
 
 def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
