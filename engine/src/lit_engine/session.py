@@ -370,10 +370,10 @@ class Session:
         different = check_fits(model, content, self.checkpoint, self.cli.hyper_parameters, is_partial)
         if self.command == "fit":
             self.saver.state.optimizers = content.get("optimizer_states", ())
-            if not isinstance(model, Task):
+            if not (isinstance(model, Task) and model.schedules):
                 self.saver.state.schedules = content["lr_schedulers"]
-                if different:
-                    different += ["the optimizer and schedules keep their saved options: to change them, use --fork"]
+            if different and not isinstance(model, Task):
+                different += ["the optimizer and schedules keep their saved options: to change them, use --fork"]
             use_trained_weights(content, trainer.callbacks)  # type: ignore[attr-defined]
         else:
             print_once(f"checkpoint: {self.checkpoint}")

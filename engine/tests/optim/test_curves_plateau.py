@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from curves import LR, Noted, close
+from curves import LR, Noted, close, halving
 from torch.optim import lr_scheduler as torch_schedulers
 
 from lit_engine.errors import UserError
@@ -38,6 +38,21 @@ def test_epochs_without_validation_do_not_count_as_bad_epochs(train):
     losses = [9.0, 1.0, 9.0, 2.0, 9.0, 0.5]
     task = train(schedule, batches=1, max_epochs=6, losses=losses, check_val_every_n_epoch=2)
     assert task.rates == close([LR] * 4 + [LR / 2] * 2)
+
+
+def test_a_subclass_may_create_schedulers_as_in_lightning(train):
+    class Scheduled(Noted):
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=LR)
+            plateau = torch_schedulers.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+            return [optimizer], [
+                {"scheduler": plateau, "monitor": "val/loss"},
+                {"scheduler": halving(2)(optimizer), "interval": "step"},
+            ]
+
+    # The loss rises in the second epoch, which ends with the second step.
+    task = train(kind=Scheduled, batches=1, max_epochs=4, losses=[1.0, 2.0, 0.5, 0.4])
+    assert task.rates == close([LR] * 2 + [LR / 4] * 2)
 
 
 def test_rejects_monitoring_a_validation_metric_without_validation(train):

@@ -104,6 +104,29 @@ def test_a_subclass_can_add_sums_but_not_count_a_batch_twice(lit, workspace, mon
             lit(f"{fit} --model=counting.{name}")
 
 
+LAYERS = """
+from torch import nn
+from toy.tasks import ImageClassifier
+
+class Layers(ImageClassifier):
+    def setup(self, stage):
+        super().setup(stage)
+        if not hasattr(self, "last"):
+            self.last = nn.Linear(10, len(self.trainer.datamodule.class_names))
+
+    def forward(self, images):
+        return self.last(super().forward(images))
+"""
+
+
+def test_a_subclass_may_create_layers_in_setup(lit, workspace, monkeypatch):
+    (workspace / "layers.py").write_text(LAYERS)
+    monkeypatch.syspath_prepend(workspace)
+    run = lit(f"fit -c configs/quickstart.yaml {TINY} --model=layers.Layers --trainer.max_epochs=1").run
+    for command in ("test", "predict", "fit --trainer.max_epochs=2 --model.schedulers=null"):
+        assert (result := lit(f"{command} --run {run}")).status == 0, result.err
+
+
 SKIPS = """
 from toy.tasks import ImageClassifier
 

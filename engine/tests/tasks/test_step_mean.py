@@ -104,6 +104,23 @@ def test_micro_batches_without_counted_samples_have_zero_weight(trainer, ignored
     assert difference(task.net.state_dict(), by_hand([(images[kept], targets[kept])])) < 1e-13
 
 
+class Penalized(ImageClassifier):
+    """Adds a penalty to the loss."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) + self.net[1].weight.square().mean()
+
+
+def test_added_losses_have_the_weight_of_their_micro_batch(trainer):
+    states = []
+    for size, accumulate in ((SIZE, 1), (8, 4)):
+        task = Penalized(net(), partial(torch.optim.SGD, lr=0.5), NAMES, [0.4], [0.3]).double()
+        runner = trainer(max_epochs=1, accumulate_grad_batches=accumulate)
+        runner.fit(task, datamodule=Doubles(batch_size=size, seed=1))
+        states.append(task.net.state_dict())
+    assert difference(*states) < 1e-13
+
+
 class ByLayer(ImageClassifier):
     """Steps each layer's optimizer at the end of the epoch, and then the first one again with a different loss."""
 

@@ -75,6 +75,16 @@ def test_a_minimal_task_logs_exact_means_for_all_splits(trainer):
         assert metrics[f"{split}/samples"] == samples
 
 
+def test_a_validation_step_may_call_step(trainer):
+    class Validating(Own):
+        def validation_step(self, batch, batch_idx):
+            return self.training_step(batch, batch_idx)
+
+    runner = trainer(max_epochs=1)
+    runner.fit(Validating(), datamodule=Images(eval_batch_size=5))
+    assert runner.callback_metrics["val/samples"] == 17
+
+
 def test_counts_above_16_million_are_logged_exactly(trainer, tmp_path):
     count = 2**24 + 1
 

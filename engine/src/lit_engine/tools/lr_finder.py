@@ -185,7 +185,7 @@ class Plan(Callback):
         self.curves: dict[str, list[tuple[float, float]]] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        task = pl_module if isinstance(pl_module, Task) else None
+        task = pl_module if isinstance(pl_module, Task) and pl_module.schedules else None
         epochs = steps_of_epochs(trainer)
         if epochs is None:
             raise UserError("cannot plan the learning rates of an unlimited run: set trainer.max_epochs or max_steps")

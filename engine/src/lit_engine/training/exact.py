@@ -131,29 +131,31 @@ class StepMean:
     """
 
     def __init__(self) -> None:
+        self._new: tuple[float | Tensor, int] | None = None  # samples of a batch without a backward pass, and replicas
+        self._weight: Any = None  # weight of the current batch
         self._count: float | Tensor | None = None  # samples since the last step
         self._unit: float | Tensor = 1
         self._factor: Tensor | None = None  # factor that rescaled the latest gradients
 
-    def weigh(self, loss: Tensor, count: float | Tensor, replicas: int) -> Tensor:
-        """Scale `loss`, a mean over `count` samples, so that the gradients of a step's micro-batches can be summed."""
-        if self._count is None:
-            self._count = count
-            self._unit = count if replicas == 1 else COMMON_UNIT
-            if replicas == 1:
-                return loss
-        else:
-            self._count = self._count + count
-        if isinstance(count, Tensor):
-            # Use at least the precision of the loss, because dividing integer tensors would return float32.
-            wide = torch.promote_types(loss.dtype, torch.float32)
-            return loss * (count.to(wide) / _divisor(self._unit))
-        return loss * (count / _divisor(self._unit))
+    def start_batch(self, new: tuple[float | Tensor, int] | None = None) -> None:
+        """Set the number of samples of a batch and the number of replicas. Without them, losses are not scaled."""
+        self._new, self._weight = new, None
 
-    def start_backward(self) -> None:
-        """Leave the gradients of the next backward pass unscaled, unless its loss was passed to `weigh`."""
-        if self._count is None:
+    def weigh(self, loss: Tensor) -> Tensor:
+        """Scale a mean loss of the batch, so that the gradients of a step's micro-batches can be summed."""
+        if self._new is not None:
+            (count, replicas), self._new = self._new, None
+            is_first = self._count is None
+            self._count = count if self._count is None else self._count + count
+            if is_first:
+                self._unit = count if replicas == 1 else COMMON_UNIT
+            if isinstance(count, Tensor):
+                # Use at least the precision of the loss, because dividing integer tensors would return float32.
+                count = count.to(torch.promote_types(loss.dtype, torch.float32))
+            self._weight = None if is_first and replicas == 1 else count / _divisor(self._unit)
+        elif self._count is None:
             self._factor = None
+        return loss if self._weight is None else loss * self._weight
 
     def rescale(self, optimizer: Any, trainer: Any) -> None:
         """Divide the gradients by the step's total number of samples across all processes, before gradient clipping."""
@@ -166,7 +168,7 @@ class StepMean:
                     total = all_reduced(total, group=group)
                 # `accumulated * size` undoes the divisions by Lightning (micro-batches) and by DDP or FSDP2 (replicas).
                 self._factor = _divisor(unit) * (accumulated * size) / _divisor(total)
-            self._count = None
+            self._count = self._weight = None
         # Optimizers that step without a new backward pass share the loss and therefore the factor.
         if self._factor is not None and (found := local_shards(gradients(optimizer))):
             multiply_all(found, self._factor)

@@ -103,7 +103,7 @@ class Task(_lightning.QuickModule):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Raise UserError if a hook does not call `super()`, because gradients or metrics would be wrong."""
         super().__init_subclass__(**kwargs)
-        hooks = {"setup", "evaluation_start", *(name for name in vars(Task) if name.startswith("on_"))}
+        hooks = {"setup", "backward", "evaluation_start", *(name for name in vars(Task) if name.startswith("on_"))}
         for name in hooks & vars(cls).keys():
             hook = inspect.unwrap(vars(cls)[name])
             # the name differs for aliases, and for decorators without `functools.wraps`
@@ -231,7 +231,8 @@ class Task(_lightning.QuickModule):
     def step(self, mean: Tensor, count: float | Tensor, **sums: Tensor) -> Tensor:
         """Include a batch in the metrics of the epoch or evaluation, and return the loss for `training_step`.
 
-        To skip a batch, return None from `training_step` without calling this method.
+        You may add other mean losses of the batch to the returned loss. All of them are weighted by `count`. To skip a
+        batch, return None from `training_step` without calling this method.
 
         Args:
             mean: scalar mean loss over the samples or tokens of this batch.
@@ -264,7 +265,8 @@ class Task(_lightning.QuickModule):
             raise ValueError(
                 "LBFGS computes the loss of a step several times: use one process, and set accumulate_grad_batches to 1"
             )
-        return self._step_mean.weigh(mean, count, replicas(self.trainer).size)
+        self._step_mean.start_batch((count, replicas(trainer).size))
+        return mean
 
     def add_sums(self, **sums: Tensor) -> None:
         """Add more scalar sums for the batch that `step` has just counted, for example in a subclass."""
@@ -283,8 +285,8 @@ class Task(_lightning.QuickModule):
         """Return whether a training step can compute its loss more than once."""
         return not self.automatic_optimization or isinstance(self.optimizers(use_pl_optimizer=False), LBFGS)
 
-    def on_before_backward(self, loss: Tensor) -> None:
-        self._step_mean.start_backward()
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        super().backward(self._step_mean.weigh(loss), *args, **kwargs)
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Rescale the gradients to match the mean loss over the whole step."""
@@ -328,12 +330,17 @@ class Task(_lightning.QuickModule):
 
         Lightning counts micro-batches within the epoch, which would make schedules depend on gradient accumulation.
         """
-        configs = zip(self.trainer.lr_scheduler_configs, self.schedules, strict=True)
-        schedule = next(schedule for config, schedule in configs if config.scheduler is scheduler)
-        if schedule.interval == "step" and self.trainer.global_step % schedule.frequency:
-            return
-        if not isinstance(scheduler, ReduceLROnPlateau):  # see `_step_plateaus`
-            super().lr_scheduler_step(scheduler, metric)
+        schedule = next((one for config, one in self._scheduled() if config.scheduler is scheduler), None)
+        if schedule is not None:
+            is_due = schedule.interval == "epoch" or self.trainer.global_step % schedule.frequency == 0
+            if not is_due or isinstance(scheduler, ReduceLROnPlateau):  # see `_step_plateaus`
+                return
+        super().lr_scheduler_step(scheduler, metric)
+
+    def _scheduled(self) -> list[tuple[Any, Schedule]]:
+        """Return the schedulers that `build_schedulers` created. A subclass may create others, as in Lightning."""
+        built = [one for one in self.trainer.lr_scheduler_configs if hasattr(one.scheduler, "planned_length")]
+        return list(zip(built, self.schedules, strict=bool(built)))
 
     def on_train_start(self) -> None:
         """Set up logging, the clock and the seed, and reject a resumed schedule that does not fit the run."""
@@ -372,6 +379,7 @@ class Task(_lightning.QuickModule):
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Seed the model's random numbers (dropout), which depend only on the seed, the step and the replica."""
         self._counted = False
+        self._step_mean.start_batch()
         trainer = self.trainer
         seed_step(self._seed, "step", self.current_epoch, batch_idx, replicas(trainer).rank, device=self.device)
         self._rates = learning_rates(trainer.optimizers)  # schedulers change the rates before the end of the step
@@ -431,6 +439,11 @@ class Task(_lightning.QuickModule):
 
     on_test_epoch_start = on_validation_epoch_start
 
+    def on_validation_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self._counted = False
+
+    on_test_batch_start = on_validation_batch_start
+
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
         return self.evaluate(batch, "val")
 
@@ -439,7 +452,6 @@ class Task(_lightning.QuickModule):
 
     def evaluate(self, batch: Any, split: str) -> Any:
         """Run `evaluation_step` on a batch, update `metrics` with its outputs, and return the outputs."""
-        self._counted = False
         outputs = self.evaluation_step(batch, split)
         if self._metrics.named:
             self._metrics.update(self.metric_inputs(outputs))
@@ -488,7 +500,7 @@ class Task(_lightning.QuickModule):
         if not self.trainer.is_last_batch:  # training ends mid-epoch
             return
         metrics = self.trainer.callback_metrics
-        for config, schedule in zip(self.trainer.lr_scheduler_configs, self.schedules, strict=True):
+        for config, schedule in self._scheduled():
             due = (self.current_epoch + 1) % schedule.frequency == 0
             if not (due and isinstance(config.scheduler, ReduceLROnPlateau)):
                 continue
