@@ -35,6 +35,7 @@ class Run:
     rows: list[dict[str, Any]] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     group: str | None = None
+    title: str | None = None  # the name in the web interface
     job_type: str | None = None
     exit_code: int | None = None
 
@@ -184,6 +185,7 @@ class Server(ThreadingHTTPServer):
         run = self.runs.setdefault(sent["name"], Run(sent["name"], {}, agent=""))
         run.project = sent["project"]
         run.group, run.job_type = sent.get("groupName") or run.group, sent.get("jobType") or run.job_type
+        run.title = sent.get("displayName") or run.title
         run.config |= {name: given["value"] for name, given in json.loads(sent.get("config") or "{}").items()}
         bucket = {
             "id": run.name, "name": run.name, "displayName": sent.get("displayName") or run.name, "description": None,

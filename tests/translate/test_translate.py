@@ -11,7 +11,8 @@ from lit_project.tasks.translation.command import load
 from translation_run import HELLO
 
 
-def test_arguments_file_and_standard_input_produce_the_same_output(translate, tmp_path):
+def test_arguments_file_and_standard_input_produce_the_same_output(translate, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))  # a shell does not expand ~ after =
     sentences = [HELLO, "My sister buys a red hat.", "I arrive.", HELLO]
     text = "".join(f"{sentence}\n" for sentence in sentences)
     (tmp_path / "in.txt").write_text(text)
@@ -19,12 +20,12 @@ def test_arguments_file_and_standard_input_produce_the_same_output(translate, tm
     assert (status, err) == (0, "")
     assert len(given) == 4
     assert given[0] == given[3]
-    assert translate("--input", tmp_path / "in.txt")[1] == given
+    assert translate("--input=~/in.txt")[1] == given
     assert translate(stdin=text.encode())[1] == given
     assert translate(stdin=b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode()[:-2])[1] == given
     assert translate(*sentences, "--batch_size", 1)[1] == given
     assert [translate(sentence)[1] for sentence in sentences] == [[line] for line in given]
-    status, lines, _ = translate(*sentences, "--output", tmp_path / "deep" / "out.txt")
+    status, lines, _ = translate(*sentences, "--output=~/deep/out.txt")
     assert (status, lines) == (0, [])
     assert (tmp_path / "deep" / "out.txt").read_text().splitlines() == given
 
@@ -69,8 +70,9 @@ def test_unknown_words_and_truncated_sentences_are_reported(translate):
     assert translate("a1 b2 c3 d4 e5 f6 g7 is.")[2].strip().endswith("a1, b2, c3, d4, e5 and 2 more")
 
 
-def test_attention_is_drawn(translate, tmp_path):
-    status, lines, err = translate(HELLO, "--attention", tmp_path / "maps" / "a.png")
+def test_attention_is_drawn(translate, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    status, lines, err = translate(HELLO, "--attention=~/maps/a.png")
     assert (status, len(lines), err) == (0, 1, "")
     assert min(Image.open(tmp_path / "maps" / "a.png").size) > 200
 

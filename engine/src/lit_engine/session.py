@@ -463,7 +463,9 @@ class Session:
 
     def _was_started_by_agent(self) -> bool:
         """Return whether a W&B agent started this run, which adds a logger that the config does not contain."""
-        return (self.run.path / "wandb.json").exists() and not self.run.config()["trainer"].get("logger")
+        if not (self.run.path / "wandb.json").exists():
+            return False
+        return "Wandb" not in str(self.run.config()["trainer"].get("logger"))
 
     def _parts(self, config: Namespace) -> dict[str, Any]:
         """Return trainer arguments that add the run's own callbacks, loggers and plugins to the configured ones."""

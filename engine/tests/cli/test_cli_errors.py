@@ -106,6 +106,8 @@ CASES = {
     "test -c configs/quickstart.yaml --ckpt_path last": ["last", "--run"],
     "test -c configs/quickstart.yaml --ckpt_path nowhere.ckpt": ["nowhere.ckpt"],
     "test --run nowhere": ["nowhere"],
+    f"{Q} --init_prefixes={{'net.':null}}": ["--init_prefixes needs --init_from"],
+    f"{Q} --init_strict=true": ["--init_strict needs --init_from"],
 }
 
 

@@ -17,7 +17,9 @@ WITH_METRICS = "    metrics: [{class_path: MulticlassF1Score, init_args: {avrage
 @pytest.fixture(scope="module")
 def validator(tmp_path_factory):
     file = tmp_path_factory.mktemp("schema") / "new" / "schema.json"
-    assert main(["schema", f"--output={file}"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(file.parents[1]))  # a shell does not expand ~ after =
+        assert main(["schema", "--output=~/new/schema.json"]) == 0
     schema = json.loads(file.read_text())
     Draft7Validator.check_schema(schema)
     return Draft7Validator(schema)

@@ -52,9 +52,10 @@ def test_over_accepts_shortened_option_names(make_run):
         compared("r")
 
 
-def test_csv_contains_options_at_full_precision(make_run, say):
+def test_csv_contains_options_at_full_precision(make_run, say, monkeypatch, tmp_path):
     make_run("a", lr=0.00123456789), make_run("b", (0.6,))
-    say("compare runs --csv t.csv")
+    monkeypatch.setenv("HOME", str(tmp_path))  # a shell does not expand ~ after =
+    assert say("compare runs --csv=~/t.csv --html=~/page.html")[1].endswith(f"page: {tmp_path}/page.html\n")
     lines = csv.DictReader(Path("t.csv").read_text().splitlines())
     assert [line["model.optimizer.lr"] for line in lines] == ["0.00123456789", "0.01"]
 

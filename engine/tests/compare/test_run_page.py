@@ -81,6 +81,10 @@ def test_the_command_to_repeat_a_run_includes_the_initial_weights(make_run):
     plain, warm = Run.read(make_run("a")), Run.read(make_run("b", init_from="runs/x y"))
     assert "fit -c runs/x/a/config.yaml<" in render_page(plain)
     assert "fit -c runs/x/b/config.yaml '--init_from=runs/x y'<" in html.unescape(render_page(warm))
+    fork = Run.read(
+        make_run("c", fork={"run": "runs/x/a", "checkpoint": "last.ckpt", "epochs": 2, "step": 20, "rows": 2})
+    )
+    assert "fit -c runs/x/c/config.yaml --fork=runs/x/a@last.ckpt<" in render_page(fork)
 
 
 def test_failing_to_write_a_page_only_prints_a_warning(make_run, capsys):

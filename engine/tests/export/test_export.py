@@ -82,7 +82,9 @@ def exported(trained_once: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """A folder with the exported files of a run in all formats, and the images of its test split."""
     folder = tmp_path_factory.mktemp("exported")
     run = f"--run={trained_once}/quickstart/tiny"
-    assert main(["export", run, f"--output={folder}", "--format=pt2,onnx,safetensors"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(folder.parent))  # a shell does not expand ~ after =
+        assert main(["export", run, f"--output=~/{folder.name}", "--format=pt2,onnx,safetensors"]) == 0
     data = Digits()
     data.setup("test")
     np.save(folder / "images.npy", data.splits["test"][0].float().numpy() / 255)

@@ -81,11 +81,22 @@ def test_without_an_api_key_wandb_logs_offline_into_the_run_directory(lit, tmp_p
     assert len(axes) == 1  # all charts use the run's step as their x axis
 
 
-def test_runs_of_a_wandb_agent_log_to_wandb_without_the_overlay(lit, monkeypatch):
+def test_runs_of_a_wandb_agent_log_to_wandb_without_the_overlay(lit, server, monkeypatch):
+    """If they are resumed by hand, they continue their W&B run, and keep its group and name."""
     monkeypatch.setenv("WANDB_SWEEP_ID", "sweep")
-    done = lit(f"fit -c configs/quickstart.yaml {TINY} --test_after_fit=false --trainer.max_epochs=1")
-    assert done.status == 0, done.err
-    assert len(list(done.run.glob("wandb/offline-run-*"))) == 1
+    monkeypatch.setenv("WANDB_RUN_GROUP", "trials")
+    other = ["--trainer.logger={class_path: CSVLogger, init_args: {save_dir: other}}"]
+    fit = f"fit -c configs/quickstart.yaml {TINY} --test_after_fit=false --model.schedulers=null --epochs 1"
+    run = lit(fit, other).run
+    (sent,) = server.runs.values()
+    assert (sent.group, sent.title) == ("trials", f"quickstart/{run.name}")
+    sent.title = "renamed"
+    monkeypatch.delenv("WANDB_SWEEP_ID")
+    monkeypatch.delenv("WANDB_RUN_GROUP")
+    wandb.teardown()  # wandb still has the variables
+    assert lit(f"fit {run} --epochs 2").status == 0
+    assert len(sent.logged("val/loss")) == 2
+    assert (sent.group, sent.title) == ("trials", "renamed")
 
 
 def test_the_summary_contains_the_best_epoch_and_no_metrics_are_printed(lit, server):

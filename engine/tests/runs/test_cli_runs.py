@@ -16,6 +16,7 @@ from lit_engine.checkpoints.io import read
 from lit_engine.data.images import DatasetImages, ImageBatch
 from lit_engine.data.module import SplitData
 from lit_engine.run.directory import RunDir
+from toy.tasks import ImageClassifier
 
 
 def contents(run):
@@ -161,6 +162,14 @@ def test_partial_evaluation_is_recorded_as_such(lit, trained):
     assert metrics["test/samples"] == 200
     assert metrics["test/dataset_size"] == 360
     assert "200 of 360" in result.err
+
+
+def test_sums_of_sample_weights_are_not_reported_as_a_partial_evaluation(lit, trained, monkeypatch):
+    step, weight = ImageClassifier.step, 0.3125
+    monkeypatch.setattr(ImageClassifier, "step", lambda task, loss, n, **sums: step(task, loss, weight * n, **sums))
+    assert lit(f"test {trained}").err == ""
+    found = json.loads((trained / "metrics.json").read_text())["test"]
+    assert (found["test/samples"], "test/dataset_size" in found) == (360 * weight, False)
 
 
 def test_predictions_on_a_folder_of_images_match_the_test_split(lit, trained, workspace, monkeypatch):

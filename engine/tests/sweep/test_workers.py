@@ -82,6 +82,13 @@ def test_the_metric_is_minimised_by_default(sweep):
     assert one.rows == [(1, "finished", 0.5), (0, "finished", 1.0)]
 
 
+def test_forks_are_ranked_by_their_own_epochs(sweep):
+    one = sweep(curve=[[0.3, 0.5], [0.4]], parent=[[0.9, 0.8]])
+    assert one.run() == 0
+    assert one.rows == [(0, "finished", 0.5), (1, "finished", 0.4)]
+    assert [attempt.intermediate_values for attempt in one.study.attempts()] == [{1: 0.3, 2: 0.5}, {1: 0.4}]
+
+
 def test_hyperband_stops_worse_trials_early(sweep):
     early = {"type": "hyperband", "min_iter": 2, "eta": 2}
     curves = [[0.5, 0.6, 0.6], [0.7, 0.3] + [0.3] * 10, [0.1] * 600]

@@ -3,12 +3,13 @@
 import json
 import sys
 import time
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 from torch import nn
 
-from lit_engine.tools.plan import power
+from lit_engine.tools.plan import Meter, power
 from lit_engine.training.task import Task
 from toy.tasks import ImageClassifier
 
@@ -154,6 +155,15 @@ def test_invalid_options_cause_one_line_errors(lit, options, message):
     result = lit(FIT, options)
     assert (result.status, len(result.err.splitlines())) == (2, 1)
     assert message in result.err
+
+
+def test_the_predicted_energy_includes_all_gpus(monkeypatch):
+    monkeypatch.setattr("lit_engine.tools.plan.power", lambda device: [100.0])
+    meter, trainer = Meter(), MagicMock(world_size=4, accumulate_grad_batches=1, is_last_batch=False)
+    trainer.strategy.root_device = torch.device("cpu")
+    meter.on_train_batch_end(trainer, None, None, None, 0)
+    meter.step, meter.length = 0.5, {"epochs": 1, "steps": 6, "validations": 0, "batches": 0}
+    assert meter.predictions("samples")["joules"] == 4 * 100 * 6 * 0.5
 
 
 def test_power_draw_is_reported_in_watts_if_nvml_is_installed(monkeypatch):

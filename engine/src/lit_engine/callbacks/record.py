@@ -272,7 +272,7 @@ class RunRecord(Callback):
         size_of = getattr(trainer.datamodule, "size_of", None)  # type: ignore[attr-defined]
         samples = values.get(f"{split}/samples")
         if callable(size_of) and isinstance(samples, int) and samples != size_of(split):  # sums of weights are floats
-            print(f"warning: {section}: only {samples:.0f} of {size_of(split)} samples were evaluated", file=sys.stderr)
+            print(f"warning: {section}: {samples} of {size_of(split)} samples were evaluated", file=sys.stderr)
             values[f"{split}/dataset_size"] = size_of(split)
         checkpoint = str(trainer.ckpt_path) if trainer.ckpt_path else None
         changed = {"changed": self.changed} if self.changed else {}

@@ -27,14 +27,15 @@ def option_parser() -> argparse.ArgumentParser:
     add("text", nargs="*", metavar="TEXT", help="A sentence, in quotes.")
     add("--run", metavar="DIR", help="The run that contains the checkpoint.")
     add("--ckpt_path", metavar="best|last|average|PATH", help="Checkpoint; default: best. For PATH, --run is optional.")
-    add("--input", metavar="FILE", help="A UTF-8 text file with one sentence per line, plain or compressed (.gz).")
+    about = "A UTF-8 text file with one sentence per line, plain or compressed (.gz)."
+    add("--input", type=expanded_path, metavar="FILE", help=about)
     add("--output", type=expanded_path, metavar="FILE", help="The output file; default: standard output.")
     add("--beam_size", type=int, metavar="N", help="Hypotheses per step (1 for greedy search); default: as in the run.")
     add("--n_best", type=int, metavar="N", default=1, help="Translations per sentence, with scores; default: 1.")
     add("--length_penalty", type=float, metavar="A", help="Rank by log P / length^A; default: as in the run.")
     add("--no_repeat_ngram", type=int, metavar="N", help="Forbid repeated N-grams (0: allow); default: as in the run.")
     add("--max_length_ratio", type=float, metavar="R", help="Maximum tokens per source token; default: as in the run.")
-    add("--attention", metavar="PNG", help="Draw the attention map of one translated sentence.")
+    add("--attention", type=expanded_path, metavar="PNG", help="Draw the attention map of one translated sentence.")
     add("--batch_size", type=at_least(1), metavar="N", default=64, help="Sentences per batch; default: 64.")
     return parser
 
@@ -89,7 +90,7 @@ def sentences_of(options: argparse.Namespace) -> list[str]:
         if any(text != text.encode(errors="ignore").decode() for text in sentences):
             raise UserError("TEXT is not valid UTF-8")
     elif options.input is not None:
-        sentences, where = read_lines(Path(options.input)), options.input
+        sentences, where = read_lines(options.input), options.input
     else:
         sentences, where = lines_of(sys.stdin.buffer.read(), "standard input"), "standard input"
     if not any(text.strip() for text in sentences):
@@ -170,7 +171,7 @@ def write(found: Sequence[Sequence[Translation]], output: Path | None, scores: b
         raise UserError(f"cannot write {output}: {error.strerror}") from error
 
 
-def draw_attention(task: Translator, sentence: str, best: Translation, file: str) -> None:
+def draw_attention(task: Translator, sentence: str, best: Translation, file: Path) -> None:
     """Write the attention map of a translation to a file.
 
     Raises:
@@ -183,7 +184,7 @@ def draw_attention(task: Translator, sentence: str, best: Translation, file: str
 
     source, target, weights_TS = found
     try:
-        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         attention_map(weights_TS, source, target, best.text).savefig(file)
     except (OSError, ValueError) as error:  # matplotlib raises ValueError if it does not support the suffix.
         raise UserError(f"cannot write {file}: {error}") from error
