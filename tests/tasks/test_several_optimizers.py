@@ -100,6 +100,9 @@ def test_each_optimizer_follows_its_own_schedule_until_the_run_ends(trainer):
             seen.append(learning_rates(self.trainer.optimizers))
             super()._step_optimizers()
 
+        def on_before_optimizer_step(self, optimizer):
+            super().on_before_optimizer_step(optimizer)
+
     task = Watched(
         parts=parts(schedules=schedules), accumulate=3, net=net(data).double(), vocabularies=data.vocabularies
     )  # fmt: skip

@@ -12,6 +12,9 @@ import yaml
 
 import lit_engine
 from lit_engine.cli.main import COMMANDS
+from lit_engine.cli.main import main as run_command
+from lit_engine.project import Project
+from lit_engine.run.directory import write_text
 from lit_engine.tools.output import write_file
 from toy import __version__
 from toy.__main__ import PROJECT, main
@@ -88,6 +91,18 @@ def test_help_lists_every_command(capsys):
 
 def test_version_prints_the_package_versions(capsys):
     assert printed(capsys, "--version") == f"toy {__version__} (lit-engine {lit_engine.__version__})\n"
+
+
+@pytest.mark.parametrize("package", ["flat_layout", "src/src_layout"])
+def test_a_package_needs_neither_a_src_folder_nor_a_version(tmp_path, monkeypatch, capsys, package):
+    folder = tmp_path / "repository" / package
+    for file in (folder / "__init__.py", tmp_path / "repository/configs/mine.yaml", tmp_path / "configs/other.yaml"):
+        write_text(file, "")
+    monkeypatch.syspath_prepend(folder.parent)
+    project = Project(folder.name)
+    assert list(project.configs()) == ["mine"]
+    assert run_command(project, ["--version"]) == 0
+    assert capsys.readouterr().out == f"{project.program} (no version) (lit-engine {lit_engine.__version__})\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -71,6 +71,11 @@ def test_a_schedule_that_spans_the_run_needs_a_finite_run(error_of):
         assert "see trainer.max_epochs, max_steps" in error_of(Schedule(scheduler, interval), max_epochs=-1)
 
 
+def test_a_schedule_outside_a_task_suggests_the_schedules_of_torch():
+    with pytest.raises(UserError, match=r"not a Task needs torch's schedulers, such as torch\.optim\.lr_scheduler"):
+        CosineAnnealingLR(torch.optim.SGD([torch.zeros(1)], lr=0.1))
+
+
 def test_unknown_plateau_metric_error_lists_the_available_metrics(trainer):
     class Logs(Line):
         def training_step(self, batch, batch_idx):

@@ -170,15 +170,19 @@ def test_applying_the_patch_to_a_clone_reproduces_the_code_that_ran(tmp_path, gi
     (code / "src" / "new dir").mkdir(parents=True)
     (code / "src" / "new dir" / "new.py").write_text("new = 1\n")
     (code / "staged.py").write_text("")
+    (code / "package").mkdir()
+    (code / "package" / "new.py").write_text("new = 2\n")
     git("add", "staged.py")
     before = git("status", "--porcelain")
     files = tree(code)
     left_out = {"keys.py": "1", "secrets.yaml": "1", "src/data.csv": "1", "src/huge.py": "#" * 1_000_001}
     for name, text in left_out.items():
         (code / name).write_text(text)
-    patch, included = read_uncommitted_changes(code)
+    patch, included = read_uncommitted_changes(code / "package")
     assert patch.startswith(b"".join(b"New file, not in this patch: %s\n" % name.encode() for name in left_out))
-    assert set(included) == {"a.py", "b\xe9 c.py", "d.png", "old.py", "staged.py", "src/new dir/new.py"}
+    assert set(included) == {
+        "a.py", "b\xe9 c.py", "d.png", "old.py", "staged.py", "package/new.py", "src/new dir/new.py"
+    }  # fmt: skip
     (tmp_path / "code.patch").write_bytes(patch)
     git("clone", "-q", code, clone, inside=tmp_path)
     git("apply", tmp_path / "code.patch", inside=clone)

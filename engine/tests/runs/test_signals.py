@@ -5,16 +5,20 @@ import signal
 import subprocess
 import sys
 import time
+from copy import deepcopy
 
 import pytest
 from torch.utils.data import Dataset
 
-from helpers import TINY, same_weights
+from helpers import TINY, classifier, same_weights
 from killing import at_call
+from lit_engine.checkpoints.callback import Checkpoint
 from lit_engine.checkpoints.io import read
 from lit_engine.data.sampler import EpochBatches, Loader
 from lit_engine.run.directory import RunDir
-from lit_engine.training.signals import Signals
+from lit_engine.training.saver import Saver
+from lit_engine.training.signals import Interrupted, Signals
+from toy.data import Images
 from toy.tasks import ImageClassifier
 
 OPTIONS = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=2 --trainer.log_every_n_steps=1"
@@ -48,6 +52,20 @@ def test_a_signal_ends_a_run_after_its_step_and_nothing_is_lost(lit, monkeypatch
     assert resumed.status == 0, resumed.err
     assert RunDir.open(cut.run).state() == "finished"
     assert same_weights(read(last)["state_dict"], read(whole.run / "checkpoints" / "last.ckpt")["state_dict"])
+
+
+def test_a_trainer_can_reuse_the_saver_of_an_interrupted_fit(trainer, monkeypatch, tmp_path):
+    whole = classifier()
+    cut, resumed = deepcopy(whole), classifier()
+    trainer(max_epochs=2).fit(whole, datamodule=Images(batch_size=8))
+    options = {"max_epochs": 2, "callbacks": [Saver(), Checkpoint(monitor=None)], "enable_checkpointing": True}
+    calls = at_call(monkeypatch, ImageClassifier, "training_step", 3, signal.SIGINT)
+    with pytest.raises(Interrupted):
+        trainer(**options).fit(cut, datamodule=Images(batch_size=8))
+    assert len(calls) == 3
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    trainer(**options).fit(resumed, datamodule=Images(batch_size=8), ckpt_path=last, weights_only=True)
+    assert same_weights(resumed.state_dict(), whole.state_dict())
 
 
 def test_a_signal_interrupts_validation_and_resuming_repeats_it(lit, monkeypatch):

@@ -3,14 +3,16 @@
 import json
 import signal
 import sys
+from functools import partial
 
 import pytest
+import torch
 
-from helpers import TINY, differences
+from helpers import TINY, differences, linear, same_weights
 from killing import at_call
 from lit_engine.classes.names import instantiate
 from lit_engine.run.directory import RunDir
-from toy.data import Digits
+from toy.data import Digits, Images
 from toy.tasks import ImageClassifier
 
 MINE = """
@@ -65,6 +67,26 @@ def test_arguments_of_a_second_base_class_are_restored():
 def test_arguments_that_no_longer_exist_are_reported(capsys):
     assert instantiate(OfBoth, {"size": 7, "shape": 8, "_kind": "x"}, {}, "a.ckpt").size == 7
     assert capsys.readouterr().err == "warning: a.ckpt contains shape, which OfBoth ignores\n"
+
+
+class WithoutOptimizer(ImageClassifier):
+    def __init__(self, optimizer, size=4, **kwargs):
+        super().__init__(linear(), optimizer, list("abcd")[:size], **kwargs)
+        self.save_hyperparameters(ignore=["optimizer"])
+
+
+class OwnOptimizer(ImageClassifier):
+    def __init__(self, size=4, **kwargs):
+        super().__init__(linear(), partial(torch.optim.SGD, lr=0.1), list("abcd")[:size], **kwargs)
+        self.save_hyperparameters()
+
+
+@pytest.mark.parametrize("task", [WithoutOptimizer(partial(torch.optim.SGD, lr=0.1)), OwnOptimizer()])
+def test_a_task_trained_without_the_command_line_is_loaded_without_its_optimizer(trainer, tmp_path, task):
+    runner = trainer(max_epochs=1)
+    runner.fit(task, datamodule=Images())
+    runner.save_checkpoint(tmp_path / "a.ckpt")
+    assert same_weights(type(task).load_from_checkpoint(tmp_path / "a.ckpt").state_dict(), task.state_dict())
 
 
 COUNTS = """

@@ -42,6 +42,17 @@ def test_hooks_must_call_super():
             def on_train_epoch_start(self):
                 print(self.current_epoch)
 
+    class Calls(Task):
+        def on_train_epoch_start(self):
+            super().on_train_epoch_start()
+
+        def on_train_start(self):
+            Task.on_train_start(self)
+
+        @torch.no_grad()
+        def on_train_epoch_end(self):
+            super().on_train_epoch_end()
+
 
 def test_training_matches_plain_pytorch_bit_for_bit(trainer):
     optimizer = partial(torch.optim.AdamW, lr=0.01)

@@ -56,7 +56,8 @@ class SeveralOptimizers(Task):
 
     accumulate: int
     untrained: ClassVar[dict[str, Any]] = {"parts": [Part("all", [], no_optimizer)]}
-    on_before_optimizer_step: Any = None  # `_step_optimizers` rescales the gradients of all optimizers together
+    # `_step_optimizers` rescales the gradients of all optimizers together.
+    on_before_optimizer_step: Any = lambda self, optimizer: None
 
     def __init__(self, parts: list[Part], accumulate: int = 1, clip_norm: float | None = None, **kwargs: Any) -> None:
         if not parts:

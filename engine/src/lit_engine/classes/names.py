@@ -138,8 +138,16 @@ def import_class(path: Any, base: type[Made], source: Any) -> type[Made]:
     return found
 
 
-def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[str, Any], source: Any) -> Made:
+def instantiate(
+    kind: type[Made],
+    parameters: Mapping[str, Any],
+    given: Mapping[str, Any],
+    source: Any,
+    placeholders: Mapping[str, Any] | None = None,
+) -> Made:
     """Create an object from the parameters in the checkpoint `source`. Values in `given` override these parameters.
+
+    `placeholders` are values of required arguments that the checkpoint may lack.
 
     Raises:
         CheckpointError: the class does not accept a parameter, or a parameter uses a class that is not allowed.
@@ -158,6 +166,10 @@ def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[
         taken = {name for one in kind.__mro__ for name in inspect.signature(one.__init__).parameters}  # type: ignore[misc]
         more = parameters.keys() - names if _takes_any_name(kind) else taken & parameters.keys() - set(names)
         made |= {name: parameters[name] for name in more if not name.startswith("_")}
+        for name, value in (placeholders or {}).items():
+            argument = find_argument(kind, name) if name in names and name not in made else None
+            if argument is not None and argument.default is argument.empty:
+                made[name] = value
         if unused := [n for n in parameters if n not in {*names, *more, *given} and not n.startswith("_")]:
             print(f"warning: {source} contains {first_of(unused)}, which {kind.__name__} ignores", file=sys.stderr)
         return kind(**{**made, **given})

@@ -4,7 +4,6 @@ import inspect
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from inspect import Parameter
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -17,7 +16,7 @@ from torchmetrics import Metric
 
 from lit_engine import _lightning
 from lit_engine.checkpoints.io import read
-from lit_engine.classes.names import find_argument, import_class, instantiate
+from lit_engine.classes.names import import_class, instantiate
 from lit_engine.data.sampler import global_seed, seed_step
 from lit_engine.distributed.processes import replicas
 from lit_engine.distributed.sharding import clip_norm, gradients, local_shards, total_norm
@@ -519,15 +518,12 @@ def load_module(
     checkpoint = read(path, map_location)
     parameters = dict(checkpoint.get("hyper_parameters", {}))
     kind = import_class(parameters["_class_path"], base, path) if "_class_path" in parameters else base
-    untrained = {
-        name: value
-        for name, value in getattr(kind, "untrained", {}).items()
-        if name in parameters or getattr(find_argument(kind, name), "default", None) is Parameter.empty
-    }
+    placeholders = getattr(kind, "untrained", {})
+    untrained = {name: value for name, value in placeholders.items() if name in parameters}
     for name, value in parameters.items():
         if isinstance(value, dict) and str(value.get("class_path")).startswith("torch.optim."):
             untrained.setdefault(name, no_optimizer)
-    module = instantiate(kind, parameters, {**untrained, **kwargs}, path)
+    module = instantiate(kind, parameters, {**untrained, **kwargs}, path, placeholders)
     module.configure_model()
     module.on_load_checkpoint(checkpoint)
     weights = checkpoint["state_dict"]

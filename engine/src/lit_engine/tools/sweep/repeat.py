@@ -11,7 +11,6 @@ import argparse
 import io
 import json
 import shlex
-import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from itertools import product
@@ -25,6 +24,7 @@ from lit_engine.project import current, program
 from lit_engine.run.directory import RunDir, csv_text, write_text
 from lit_engine.run.metric_names import get_stage
 from lit_engine.run.options import options_of
+from lit_engine.run.provenance import command_line
 from lit_engine.tools.output import HELP, as_json, json_document
 from lit_engine.tools.runs.columns import columns_of, in_terminal, table_of
 from lit_engine.tools.runs.differences import Comparison, Row
@@ -71,6 +71,7 @@ def repeat(args: Sequence[str]) -> int:
             raise UserError(f"--{key} cannot be set, because `repeat` sets it")
     with json_document(options.json) as document:
         print(f"repeat: {len(points)} runs, {options.workers} at a time", flush=True)
+        command = shlex.join([program(), *command_line])  # `_predict` also calls `main`
         name, config = _read(overrides, points, over)
         folder = options.dir or Path("repeats", name if options.folds is None else f"{name}-{options.folds}-folds")
         from lit_engine.tools.sweep.study import Study
@@ -85,7 +86,7 @@ def repeat(args: Sequence[str]) -> int:
                 if "data.fold" in over:
                     status = status or _predict(study)
             finally:
-                good = _report(study, name, over, shlex.join([program(), *sys.argv[1:]]))
+                good = _report(study, name, over, command)
         if status > 128:
             print("interrupted; run the same command to continue", flush=True)
         if options.json:
