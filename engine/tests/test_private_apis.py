@@ -315,6 +315,15 @@ def test_averaged_model_and_swap_average(fit):
     assert fit({"": swapped}, callbacks=[average])[0][""]
 
 
+def test_reset_average(fit, trainer):
+    average = EMAWeightAveraging(decay=0.5)
+    fit({}, callbacks=[average])
+    assert average._average_model is not None
+    assert average._latest_update_step > 0
+    _lightning.reset_average(average, trainer(max_epochs=1))
+    assert (average._average_model, average._latest_update_step) == (None, 0)
+
+
 def test_modes_in_training(fit):
     found = []
 
