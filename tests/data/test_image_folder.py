@@ -56,7 +56,7 @@ def test_single_folder_is_split_into_train_val_and_test(tmp_path):
     assert values(small(tmp_path / "root", test_size=0.25, seed=9), "test") == found["test"]
 
 
-def test_known_classes_need_no_training_images_to_test(splits):
+def test_testing_known_classes_needs_no_training_split(splits):
     root, classes = splits
     for split in ("train", "val"):
         shutil.rmtree(root / split)

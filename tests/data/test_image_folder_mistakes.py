@@ -77,7 +77,7 @@ def test_test_images_outside_class_folders_are_reported(splits):
     root, _ = splits
     shutil.rmtree(root / "test")
     shutil.copytree(root / "train" / "ant", root / "test")
-    with pytest.raises(DataError, match=r"the images in .*/test are not in class folders: .* use `predict --images`"):
+    with pytest.raises(DataError, match=r"/test has loose images: .* use `predict --images`"):
         small(root)
 
 

@@ -462,7 +462,7 @@ class Session:
         return None if which is None else Path(which)
 
     def _was_started_by_agent(self) -> bool:
-        """Return whether a W&B agent started this run, which adds a logger that the config does not contain."""
+        """Return whether a W&B agent started this run. Its W&B logger is not part of the config."""
         if not (self.run.path / "wandb.json").exists():
             return False
         return "Wandb" not in str(self.run.config()["trainer"].get("logger"))

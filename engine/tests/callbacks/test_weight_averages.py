@@ -62,7 +62,7 @@ def test_ema_matches_its_definition(trainer, decay):
 
 
 @pytest.mark.parametrize("average", [EMA(0.9), SWA(0.5)], ids=["EMA", "SWA"])
-def test_an_average_can_be_reused_and_tests_the_averaged_weights(trainer, tmp_path, average):
+def test_average_callbacks_can_be_reused_and_affect_tests(trainer, tmp_path, average):
     for _ in range(2):  # the second trainer starts again at step 0
         module, checkpoint = task(), Checkpoint()
         one = trainer(max_epochs=2, callbacks=[average, checkpoint], enable_checkpointing=True)

@@ -25,7 +25,7 @@ CASES = {
     # These configs are written for LightningCLI.
     "fit -c optimizer.yaml": ["model.init_args.optimizer"],
     "fit -c scheduler.yaml": ["model.init_args.schedulers"],
-    "fit -c subcommand.yaml": ["remove the top level `fit:`"],
+    "fit -c subcommand.yaml": ["remove the top-level key `fit`"],
     # A missing checkpoint must never start training from scratch.
     f"{Q} --ckpt_path last": ["--run", "--init_from"],
     f"{Q} --trainer.max_epochs=abc": ["trainer.max_epochs", "abc", "int"],

@@ -93,7 +93,7 @@ def test_runs_of_a_wandb_agent_log_to_wandb_without_the_overlay(lit, server, mon
     sent.title = "renamed"
     monkeypatch.delenv("WANDB_SWEEP_ID")
     monkeypatch.delenv("WANDB_RUN_GROUP")
-    wandb.teardown()  # wandb still has the variables
+    wandb.teardown()  # wandb caches the variables
     assert lit(f"fit {run} --epochs 2").status == 0
     assert len(sent.logged("val/loss")) == 2
     assert (sent.group, sent.title) == ("trials", "renamed")

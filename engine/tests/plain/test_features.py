@@ -417,7 +417,7 @@ class ExampleLayers(NewLayers):
     test_dataloader = LightningModule.test_dataloader
 
 
-def test_weights_changed_by_each_setup_are_kept_in_all_commands(lit):
+def test_all_commands_keep_the_weights_that_setup_changes(lit):
     run = lit("fit --model=test_features.NewLayers --epochs 1 --trainer.precision=64-true").run
     weights = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     for words in ("validate", "predict", "export --format=safetensors"):

@@ -48,7 +48,7 @@ def test_profiling_does_not_change_training_and_counts_the_flop_of_an_mlp(lit, t
     assert found["peak_bytes"]["process"] > 2**26
     speed = found["flop_per_second"]
     assert found["percent_of_matrix_product"] == 100 * speed / found["matrix_product"]["flop_per_second"]
-    peak = f"peak memory: {found['peak_bytes']['process'] / 1e9:.2f} GB "  # in GB, like on the run's page
+    peak = f"peak memory: {found['peak_bytes']['process'] / 1e9:.2f} GB "  # in GB, as on the run's page
     for line in ("fit time: ", "  waiting for data ", peak, "advice: ", f"profile: {result.run}"):
         assert f"\n{line}" in result.out
     names = {event.get("name", "") for event in json.loads((result.run / "trace.json").read_text())["traceEvents"]}

@@ -45,7 +45,7 @@ class Pictures(Dataset):
         if complete and (empty := [name for name, files in found.items() if not files]):
             raise DataError(f"{folder}/{empty[0]} has no images: add images or delete this class folder")
         if not any(found.values()) and pictures_in(folder):
-            raise DataError(f"the images in {folder} are not in class folders: move them, and use `predict --images`")
+            raise DataError(f"{folder} has loose images: add class folders, or move them and use `predict --images`")
         self.samples = [(file, target) for target, files in enumerate(found.values()) for file in files]
         self.targets = [target for _, target in self.samples]
 

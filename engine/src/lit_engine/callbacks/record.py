@@ -271,7 +271,7 @@ class RunRecord(Callback):
             return
         size_of = getattr(trainer.datamodule, "size_of", None)  # type: ignore[attr-defined]
         samples = values.get(f"{split}/samples")
-        if callable(size_of) and isinstance(samples, int) and samples != size_of(split):  # sums of weights are floats
+        if callable(size_of) and isinstance(samples, int) and samples != size_of(split):  # floats are sums of weights
             print(f"warning: {section}: {samples} of {size_of(split)} samples were evaluated", file=sys.stderr)
             values[f"{split}/dataset_size"] = size_of(split)
         checkpoint = str(trainer.ckpt_path) if trainer.ckpt_path else None
@@ -294,7 +294,7 @@ def _samples(trainer: Trainer, before: int) -> str:
         return f"a step still has {each * now} samples"
     return (
         f"a step had {each} × {before} = {each * before} samples and now has {each * now}; "
-        "set data.global_batch_size to keep it fixed"
+        "set data.global_batch_size to prevent this"
     )
 
 

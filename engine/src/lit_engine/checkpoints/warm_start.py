@@ -118,7 +118,7 @@ def check_kept(run: Path, config: Mapping[str, Any]) -> None:
         for key, old, new in iterate_changes({part: before.get(part)}, {part: now.get(part)}, "model"):
             change = f"{key} was {shorten(str(old), 80)} and would be {shorten(str(new), 80)}"
             raise UserError(
-                f"a resumed run cannot change its optimizer and schedules: {change}; continue as a new run: "
+                f"a resumed run cannot change its optimizer or schedules: {change}; continue as a new run: "
                 f"fit --fork {run}"
             )
 

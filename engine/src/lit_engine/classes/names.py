@@ -147,7 +147,7 @@ def instantiate(
 ) -> Made:
     """Create an object from the parameters in the checkpoint `source`. Values in `given` override these parameters.
 
-    `placeholders` are values of required arguments that the checkpoint may lack.
+    `placeholders` are used for required arguments that the checkpoint lacks.
 
     Raises:
         CheckpointError: the class does not accept a parameter, or a parameter uses a class that is not allowed.

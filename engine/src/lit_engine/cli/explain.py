@@ -37,7 +37,7 @@ _ELSEWHERE = {
         ("--optimizer", "Option 'optimizer"),
         "the optimizer is an argument of the task: set model.init_args.optimizer in the config",
     ),
-    "Option 'fit.": "remove the top level `fit:`, because a config does not contain the name of a command",
+    "Option 'fit.": "remove the top-level key `fit`, because configs do not contain command names",
     **dict.fromkeys(
         ("--gpus", "trainer.gpu", "option 'gpu"),
         "set the number of GPUs with trainer.devices, and require GPUs with trainer.accelerator=gpu",

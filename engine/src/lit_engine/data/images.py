@@ -435,7 +435,7 @@ class DatasetImages(ImageData):
     `targets`, as torchvision datasets do. Without a test split, only `fit` and `validate` work.
 
     Args:
-        train: training samples. Augment them with `train_transforms`, because held-out samples share their transforms.
+        train: training samples. Augment with `train_transforms`, because held-out samples share `train`'s transforms.
         val: validation samples.
         test: test samples.
         val_size: number of validation samples if `val` is omitted. Values below 1 are fractions of non-test samples.

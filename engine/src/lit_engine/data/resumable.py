@@ -89,7 +89,7 @@ class ResumableLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches. The epoch is read at the first batch, because Lightning sets it after calling `iter`."""
-        # for example, a validation hook may compare each sample with the whole training set
+        # hooks may iterate too, for example to compare a sample with the training set
         in_hook = is_in_hook(self.trainer)
         epoch, done, number = self._find_place(in_hook)
         length = sized_len(self.loader)

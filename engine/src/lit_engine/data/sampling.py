@@ -14,7 +14,7 @@ from lit_engine.errors import DataError, did_you_mean, first_of
 
 
 def labels_of(dataset: Any) -> Tensor | None:
-    """Return the `targets` `(N,)` of a dataset or Subset. None if they are missing, not numeric or not one per sample.
+    """Return the `targets` `(N,)` of a dataset or Subset, or None if missing, not numeric or not one per sample.
 
     The dataset's `target_transform`, an attribute of torchvision datasets, is applied to each target.
     """

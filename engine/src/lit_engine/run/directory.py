@@ -69,7 +69,7 @@ def replacement(path: Path) -> Iterator[Path]:
 def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = (), header: bool = True) -> str:
     """Return rows as CSV text. `columns` defaults to the columns of the first row."""
     lines: list[str] = []
-    # The default line terminator also quotes cells with "\r". Otherwise, the table could not be read again.
+    # With the default line terminator, cells with "\r" are quoted. Otherwise, the table could not be read.
     file = SimpleNamespace(write=lambda line: lines.append(line.removesuffix("\r\n") + "\n"))
     writer = csv.DictWriter(file, columns or list(rows[0]))
     if header:
@@ -348,7 +348,7 @@ class RunDir:
         kept = {name: values for name, values in sections.items() if name not in ("validate", "test")}
         if kept != sections:
             self._write_metrics(kept)
-        # also `test_0.csv` of several dataloaders
+        # also `test_0.csv` (several dataloaders)
         for file in [*self.path.glob("predictions/test[._]*"), *self.path.glob("figures/test_*.png")]:
             file.unlink()
 

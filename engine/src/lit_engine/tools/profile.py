@@ -70,7 +70,7 @@ class Profile(Callback):
 
     The second batch runs with torch's FlopCounterMode, which counts matrix products, convolutions and attention, but
     not element-wise operations or fused recurrent layers (cuDNN, oneDNN). The next batches are traced. The measured
-    times exclude the second batch and the traced batches. With manual optimization, the whole step counts as forward.
+    times exclude the second batch and the traced batches. With manual optimization, `backward` counts as forward.
 
     Args:
         traced: number of batches in `trace.json`, which can be opened in ui.perfetto.dev. 0 disables the trace.

@@ -131,7 +131,7 @@ class StepMean:
     """
 
     def __init__(self) -> None:
-        self._new: tuple[float | Tensor, int] | None = None  # samples of a batch without a backward pass, and replicas
+        self._new: tuple[float | Tensor, int] | None = None  # samples and replicas, until the first backward pass
         self._weight: Any = None  # weight of the current batch
         self._count: float | Tensor | None = None  # samples since the last step
         self._unit: float | Tensor = 1

@@ -152,7 +152,7 @@ def call_after_setup(module: LightningModule, function: Callable[[], None]) -> N
 
 
 def keep_weights(module: LightningModule) -> None:
-    """Make later calls of the module's `setup`, which may create new layers, keep the current weights."""
+    """Keep the current weights in later calls of the module's `setup`, which may create new layers."""
     if type(module).setup in (LightningModule.setup, Task.setup):
         return
     setup = module.setup

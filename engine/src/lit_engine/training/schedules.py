@@ -109,7 +109,7 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         rates = [group["lr"] for group in optimizer.param_groups]
         if isinstance(max_lr, float | int) and max(rates) > 0:
             max_lr = [max_lr * (rate / max(rates)) for rate in rates]
-        # Like the other schedules, end with the step after the last update. torch would end with the last update.
+        # Like other schedules, reach the final rate after the last update. torch would reach it one step earlier.
         total = horizon() + 1
         super().__init__(
             optimizer,

@@ -213,7 +213,7 @@ class Task(_lightning.QuickModule):
     ) -> Self:
         """Load a task from a checkpoint for evaluation or prediction. Code in the checkpoint is never run.
 
-        If no project is installed, call `use` first.
+        If no project is installed, call `lit_engine.use` first.
 
         Args:
             checkpoint_path: path of the checkpoint.
@@ -337,7 +337,7 @@ class Task(_lightning.QuickModule):
         super().lr_scheduler_step(scheduler, metric)
 
     def _scheduled(self) -> list[tuple[Any, Schedule]]:
-        """Return the schedulers that `build_schedulers` created. A subclass may create others, as in Lightning."""
+        """Pair the schedulers from `build_schedulers` with `schedules`. A subclass may create others."""
         built = [one for one in self.trainer.lr_scheduler_configs if hasattr(one.scheduler, "planned_length")]
         return list(zip(built, self.schedules, strict=bool(built)))
 

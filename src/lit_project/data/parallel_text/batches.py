@@ -190,7 +190,7 @@ class EncodedPairs:
     Args:
         source: encoded source sentences, which end with EOS.
         target: encoded target sentences, which start with BOS and end with EOS.
-        texts: the text of the pairs, which batches then include.
+        texts: the pairs as text. If set, batches include them.
     """
 
     draws = False  # Indexing is deterministic.

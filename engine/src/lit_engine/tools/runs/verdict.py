@@ -132,7 +132,7 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
     if unpaired := [run.path for group in groups for key, run in group.items() if key not in keys]:
         notes.append(f"ignored {first_of(unpaired)}: the other group has no run with the same seed or fold")
     is_folds = len({fold for fold, _ in keys}) > 1
-    name = _recorded_metric(metric, groups[0][keys[0]])  # the same stage in all runs, of which some may not be tested
+    name = _recorded_metric(metric, groups[0][keys[0]])  # use one stage for all runs, because some may be untested
     split = "val" if get_stage(name) == "val" else "test"
     different: list[str] = []
     values: dict[Any, list[tuple[float, float]]] = {}

@@ -71,7 +71,7 @@ def repeat(args: Sequence[str]) -> int:
             raise UserError(f"--{key} cannot be set, because `repeat` sets it")
     with json_document(options.json) as document:
         print(f"repeat: {len(points)} runs, {options.workers} at a time", flush=True)
-        command = shlex.join([program(), *command_line])  # `_predict` also calls `main`
+        command = shlex.join([program(), *command_line])  # `_predict` replaces the list
         name, config = _read(overrides, points, over)
         folder = options.dir or Path("repeats", name if options.folds is None else f"{name}-{options.folds}-folds")
         from lit_engine.tools.sweep.study import Study

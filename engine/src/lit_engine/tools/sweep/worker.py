@@ -175,7 +175,7 @@ class Workers:
     def _report(self, trial: optuna.Trial, run: RunDir, values: list[float]) -> bool:
         """Read the finite values of the metric, report new values, and return whether hyperband stops the trial."""
         (columns, rows), entries = run.history(), run.entries()
-        # a fork copies the rows of the other run before it writes its provenance
+        # a fork copies its parent's rows before it writes its provenance
         copied = (entries[0].get("fork") or {}).get("rows", 0) if entries else len(rows)
         metric, before, pruned = find_metric(self.config.metric, columns), len(values), False
         found = [float(row.get(metric) or "nan") for row in rows[copied:]]
