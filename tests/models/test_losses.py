@@ -20,9 +20,9 @@ def batch():
 def by_definition(logits, targets, right, wrong):
     total = 0.0
     for row, target in zip(logits.tolist(), targets.tolist(), strict=True):
-        normaliser = math.log(sum(math.exp(value) for value in row))
+        normalizer = math.log(sum(math.exp(value) for value in row))
         for k, value in enumerate(row):
-            total -= (right if k == target else wrong) * (value - normaliser)
+            total -= (right if k == target else wrong) * (value - normalizer)
     return total / len(targets)
 
 

@@ -57,7 +57,7 @@ def test_features_with_official_weights_match_torchvision(cached, architecture, 
 
 @torch.no_grad()
 def test_backbone_accepts_grey_images_in_the_range_minus_one_to_one(cached):
-    """The weights expect this range. torchvision's net first converts ImageNet-normalised inputs to this range."""
+    """The weights expect this range. torchvision's net first converts ImageNet-normalized inputs to this range."""
     architecture = "googlenet"
     cached(architecture)
     grey = torch.rand(2, *GREY) * 2 - 1

@@ -12,7 +12,7 @@ from lit_project.models.losses import SmoothedCrossEntropy
 from lit_project.tasks.classification import ImageClassifier
 
 
-def test_forward_normalises_and_returns_logits():
+def test_forward_normalizes_and_returns_logits():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
     mean, std = [0.1, 0.2, 0.3], [0.5, 0.6, 0.7]
@@ -116,7 +116,7 @@ def test_prediction_returns_one_row_per_sample():
     assert task.predict_step((images[:0], targets[:0], indices[:0]), 0) == {}
 
 
-def test_normalisation_is_not_part_of_the_state_dict():
+def test_normalization_is_not_part_of_the_state_dict():
     one = ImageClassifier(nn.Flatten(), torch.optim.SGD, ["a", "b"], [0.1], [0.2])
     two = ImageClassifier(nn.Flatten(), torch.optim.SGD, ["a", "b"], [0.5], [0.6])
     two.load_state_dict(one.state_dict())

@@ -51,7 +51,7 @@ def predictions(task, data, split):
         return task.eval()(features).double(), targets.double()
 
 
-def test_forward_standardises_features_and_returns_target_units():
+def test_forward_standardizes_features_and_returns_target_units():
     data = table()
     task = regressor(data)
     x = data.splits["test"][0]
@@ -108,7 +108,7 @@ def test_metrics_match_scikit_learn_over_all_samples(trainer, split, batch_size,
             errors[name] = each[0]
         else:
             errors |= {f"{name}/u": each[0], f"{name}/v": each[1]}
-            errors[f"{name}_standardised"] = (each / torch.tensor(data.target_std).double().numpy() ** power).mean()
+            errors[f"{name}_standardized"] = (each / torch.tensor(data.target_std).double().numpy() ** power).mean()
     for name, value in errors.items():
         assert metrics[f"{split}/{name}"] == pytest.approx(value, rel=1e-6)
     each = r2_score(true, predicted, multioutput="raw_values")

@@ -5,7 +5,7 @@ import pytest
 from lit_project.text.preparation import Preparation
 
 
-def test_composes_characters_and_normalises_white_space():
+def test_composes_characters_and_normalizes_white_space():
     assert Preparation()("  C\u0327a\u00a0va\u202f?\t ") == "Ça va ?"
 
 

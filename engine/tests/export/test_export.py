@@ -65,8 +65,8 @@ hidden, classes = about["net"]["init_args"]["hidden_sizes"][0], len(about["class
 net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(np.prod(shape), hidden), torch.nn.ReLU(),
                           torch.nn.Linear(hidden, classes)).eval()
 net.load_state_dict(weights)
-normalised = lambda images: (torch.from_numpy(images) - about["mean"][0]) / about["std"][0]
-predict = lambda images: net(normalised(images)).softmax(1).detach().numpy()
+normalized = lambda images: (torch.from_numpy(images) - about["mean"][0]) / about["std"][0]
+predict = lambda images: net(normalized(images)).softmax(1).detach().numpy()
 """
 
 

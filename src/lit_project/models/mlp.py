@@ -29,7 +29,7 @@ class MLP(nn.Module):
         hidden_sizes: width of each hidden layer; an empty list yields a linear classifier.
         activation: activation function of the hidden layers.
         dropout: probability of zeroing a hidden unit (Srivastava et al., 2014).
-        norm: normalisation before the activation, `batch` (Ioffe & Szegedy, 2015) or `layer` (Ba et al., 2016).
+        norm: normalization before the activation, `batch` (Ioffe & Szegedy, 2015) or `layer` (Ba et al., 2016).
     """
 
     def __init__(

@@ -119,7 +119,7 @@ class TorchvisionNet(nn.Module):
     images, the weights of the first convolution are summed over its input channels. The output is then the same as for
     an RGB image with three equal channels, but this layer costs only a third. The weights of GoogLeNet and Inception
     v3 expect values in [-1, 1]. For greyscale images, set the mean and standard deviation to 0.5. For colour images,
-    keep `ImageFolder`'s default values, because torchvision's `transform_input` expects ImageNet's normalisation.
+    keep `ImageFolder`'s default values, because torchvision's `transform_input` expects ImageNet's normalization.
 
     Args:
         input_shape: shape `(C, H, W)` of one image; set from the data.

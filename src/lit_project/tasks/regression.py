@@ -20,17 +20,17 @@ SUMS = ("residual", "absolute", "first", "second")  # `Regressor.evaluation_step
 
 
 class Regressor(Task):
-    """Regression task for models that map F standardised features `(B, F)` to T standardised targets `(B, T)`.
+    """Regression task for models that map F standardized features `(B, F)` to T standardized targets `(B, T)`.
 
     Names and statistics are set from the data and stored in the checkpoint, so prediction needs no other file.
-    `forward` standardises the features and returns predictions in the original units of the targets.
+    `forward` standardizes the features and returns predictions in the original units of the targets.
 
     At the end of each epoch, the task logs metrics over all samples and processes. Training logs `train/loss`. `val`
     and `test` log the following metrics:
 
-    - `loss` is computed from the standardised targets. `samples` is the number of samples.
-    - `mse` and `mae` are computed from unstandardised values. Several targets are logged as `mse/NAME` and `mae/NAME`.
-      In this case, `mse_standardised` and `mae_standardised` are means over all standardised targets.
+    - `loss` is computed from the standardized targets. `samples` is the number of samples.
+    - `mse` and `mae` are computed from unstandardized values. Several targets are logged as `mse/NAME` and `mae/NAME`.
+      In this case, `mse_standardized` and `mae_standardized` are means over all standardized targets.
     - `r2` is the mean of 1 - SS_res / SS_tot over all targets. SS_tot is relative to the mean of the evaluated split.
       Targets that are constant in this split have no R² and are ignored. `r2` is omitted if all targets are constant.
 
@@ -91,12 +91,12 @@ class Regressor(Task):
             raise UserError(f"precision {precision} rounds the unnormalized features and targets: use {other}")
         super().setup(stage)
 
-    def standardise(self, targets: Tensor) -> Tensor:
-        """Standardise targets `(B, T)` to compare them with the model's outputs."""
+    def standardize(self, targets: Tensor) -> Tensor:
+        """Standardize targets `(B, T)` to compare them with the model's outputs."""
         return ((targets - self.target_mean) / self.target_std).to(self.dtype)
 
     def outputs(self, features: Tensor) -> Tensor:
-        """Return the model's standardised outputs `(B, T)` for unnormalized features `(B, F)`.
+        """Return the model's standardized outputs `(B, T)` for unnormalized features `(B, F)`.
 
         Raises:
             UserError: the outputs and targets have different shapes, which the loss might silently broadcast.
@@ -118,7 +118,7 @@ class Regressor(Task):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         features, targets = batch[0], batch[1]
-        return self.step(self.loss(self.outputs(features), self.standardise(targets)), len(targets))
+        return self.step(self.loss(self.outputs(features), self.standardize(targets)), len(targets))
 
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
         return self.evaluate(batch, "val")
@@ -132,11 +132,11 @@ class Regressor(Task):
         outputs = at_least_float32(self.outputs(features))
         predictions = outputs * self.target_std + self.target_mean
         true, error = _to_float64(targets), _to_float64(predictions) - _to_float64(targets)
-        # Standardising the targets does not change R², and it avoids cancellation in SS_tot.
+        # Standardizing the targets does not change R², and it avoids cancellation in SS_tot.
         z = (true - _to_float64(self.target_mean)) / _to_float64(self.target_std)
         sums = dict(zip(SUMS, (error**2, error.abs(), z, z**2), strict=True))
         columns = {f"{name}/{k}": s for name, v in sums.items() for k, s in enumerate(v.sum(dim=0).unbind())}
-        self.step(self.loss(outputs, self.standardise(targets)), len(targets), **columns)
+        self.step(self.loss(outputs, self.standardize(targets)), len(targets), **columns)
         return {"predictions": predictions, "targets": targets}
 
     def metric_inputs(self, outputs: Any) -> Iterable[Tensor]:
@@ -159,7 +159,7 @@ class Regressor(Task):
                 values[name] = each.item()
             else:  # Targets may have different units.
                 values |= {f"{name}/{target}": e.item() for target, e in zip(self.target_names, each, strict=True)}
-                values[f"{name}_standardised"] = (each / scale).mean().item()
+                values[f"{name}_standardized"] = (each / scale).mean().item()
         if self.r2:
             values["r2"] = sum(self.r2.values()) / len(self.r2)
         return {**values, "samples": float(totals.count)}

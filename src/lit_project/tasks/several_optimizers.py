@@ -1,4 +1,4 @@
-"""An example of manual optimisation, in which several optimizers train different parts of a model.
+"""An example of manual optimization, in which several optimizers train different parts of a model.
 
 For example, the class `TranslatorOfParts` below trains the encoder and the decoder with separate optimizers (see
 `configs/translation_two_optimizers.yaml`). If only learning rates or weight decay differ, `ParameterGroups` is enough.
@@ -41,7 +41,7 @@ class Part:
 class SeveralOptimizers(Task):
     """Mixin for a task with one optimizer per part of the model. One step of all optimizers counts as a single step.
 
-    With manual optimisation, the task is responsible for accumulation, clipping and schedules. Lightning rejects these
+    With manual optimization, the task is responsible for accumulation, clipping and schedules. Lightning rejects these
     options in the trainer, so they are options of the task. The loss is still averaged over an optimizer step.
 
     Args:

@@ -1,4 +1,4 @@
-"""Normalises sentences before tokenisation, and reverses the normalisation after decoding."""
+"""Normalizes sentences before tokenization, and reverses the normalization after decoding."""
 
 import re
 import unicodedata
@@ -14,9 +14,9 @@ _STRAIGHT_QUOTES = re.compile(r'"\s*([^"]*?)\s*"')
 
 @dataclass(frozen=True)
 class Preparation:
-    """Normalisation of sentences for the vocabularies.
+    """Normalization of sentences for the vocabularies.
 
-    Sentences are always normalised to NFC. All white space, including French non-breaking spaces, becomes one space.
+    Sentences are always normalized to NFC. All white space, including French non-breaking spaces, becomes one space.
 
     Args:
         lowercase: convert to lower case.

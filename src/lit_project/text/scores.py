@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
-# Languages without spaces between words, and their tokenisers in sacrebleu. "char" splits text into characters.
+# Languages without spaces between words, and their tokenizers in sacrebleu. "char" splits text into characters.
 UNSPACED = {"zh": "zh", "ja": "char", "th": "char", "lo": "char", "km": "char", "my": "char", "bo": "char"}
 
 
-def tokeniser(language: str) -> str:
-    """Return the name of sacrebleu's tokeniser for a language. Languages with spaces between words use "13a"."""
+def tokenizer_name(language: str) -> str:
+    """Return the name of sacrebleu's tokenizer for a language. Languages with spaces between words use "13a"."""
     return UNSPACED.get(language.lower().replace("_", "-").split("-")[0], "13a")
 
 
 def corpus_scores(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str = "en"
 ) -> dict[str, tuple[float, str]]:
-    """Compute BLEU (`bleu`, Papineni et al., 2002) and chrF2 (`chrf`, Popović, 2015) of detokenised, cased text.
+    """Compute BLEU (`bleu`, Papineni et al., 2002) and chrF2 (`chrf`, Popović, 2015) of detokenized, cased text.
 
     Args:
         hypotheses: one translation per sentence.
@@ -33,41 +33,41 @@ def corpus_scores(
 
     streams: list[Any] = list(zip_longest(*references))  # stream i contains reference i of every sentence, or None
     # `force=True` only suppresses a warning about spaces before full stops.
-    metrics = {"bleu": BLEU(tokenize=tokeniser(language), force=True), "chrf": CHRF()}
+    metrics = {"bleu": BLEU(tokenize=tokenizer_name(language), force=True), "chrf": CHRF()}
     return {
         name: (metric.corpus_score(hypotheses, streams).score, str(metric.get_signature()))
         for name, metric in metrics.items()
     }
 
 
-def lowercase_tokenised_bleu(
+def lowercase_tokenized_bleu(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str = "en"
 ) -> tuple[float, str]:
-    """Return BLEU of lower-cased, Moses-tokenised text, as in published Multi30k results, and its signature.
+    """Return BLEU of lower-cased, Moses-tokenized text, as in published Multi30k results, and its signature.
 
-    sacremoses normalises and tokenises the text with language-specific rules. In French, these rules separate `l'` from
-    its noun. sacrebleu's tokeniser "13a" does not separate `l'`, and its scores are about one point lower.
+    sacremoses normalizes and tokenizes the text with language-specific rules. In French, these rules separate `l'` from
+    its noun. sacrebleu's tokenizer "13a" does not separate `l'`, and its scores are about one point lower.
 
     Args:
         hypotheses: one translation per sentence.
         references: one or more references per sentence.
         language: two-letter language code. Unknown languages use general rules, and languages in `UNSPACED` are
-            tokenised as in `corpus_scores`.
+            tokenized as in `corpus_scores`.
     """
     from sacrebleu.metrics import BLEU
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-    if tokeniser(language) != "13a":
-        bleu = BLEU(lowercase=True, tokenize=tokeniser(language), force=True)
+    if tokenizer_name(language) != "13a":
+        bleu = BLEU(lowercase=True, tokenize=tokenizer_name(language), force=True)
         return bleu.corpus_score(hypotheses, list(zip_longest(*references))).score, str(bleu.get_signature())
     tokenizer, normalizer = MosesTokenizer(lang=language), MosesPunctNormalizer(lang=language)
 
-    def tokenised(text: str) -> str:
+    def tokenized(text: str) -> str:
         return tokenizer.tokenize(normalizer.normalize(text).lower(), return_str=True, escape=False)
 
-    streams: list[Any] = list(zip_longest(*([tokenised(text) for text in own] for own in references)))
+    streams: list[Any] = list(zip_longest(*([tokenized(text) for text in own] for own in references)))
     bleu = BLEU(tokenize="none", force=True)
-    score = bleu.corpus_score([tokenised(text) for text in hypotheses], streams).score
+    score = bleu.corpus_score([tokenized(text) for text in hypotheses], streams).score
     signature = str(bleu.get_signature()).replace("case:mixed", "case:lc").replace("tok:none", f"tok:moses-{language}")
     return score, signature
 
@@ -80,5 +80,5 @@ def group_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], l
     """
     from sacrebleu.metrics import BLEU
 
-    bleu = BLEU(effective_order=True, tokenize=tokeniser(language), force=True)
+    bleu = BLEU(effective_order=True, tokenize=tokenizer_name(language), force=True)
     return bleu.corpus_score(hypotheses, list(zip_longest(*references))).score

@@ -124,7 +124,7 @@ class SubwordVocabulary(Vocabulary):
     """A subword vocabulary from sentencepiece (Kudo & Richardson, 2018), based on BPE or a unigram language model.
 
     Args:
-        model: serialised sentencepiece model, which must use this module's special ids.
+        model: serialized sentencepiece model, which must use this module's special ids.
         language: language code of the training text, such as "en+fr" for a joint vocabulary.
         kind: algorithm of the model.
 

@@ -106,7 +106,7 @@ def check_images(images: Tensor, input_shape: tuple[int, int, int], what: str) -
     if not (low >= -0.5 and high <= 1.5):  # also true for NaN
         raise DataError(
             f"{what} has values from {low:g} to {high:g}: floats must be in [0, 1]. "
-            "Remove any `Normalize` transform, because the task normalises by mean and std"
+            "Remove any `Normalize` transform, because the task normalizes by mean and std"
         )
 
 
@@ -292,7 +292,7 @@ class ImageData(SplitData):
     """Base class for image data. Each split is a pair of tensors or a map-style dataset.
 
     A subclass implements `load`, and sets `class_names`, `input_shape`, `mean` and `std` in its constructor. The config
-    links them to the model. Tasks normalise images, so checkpoints contain `mean` and `std` (for values in [0, 1]).
+    links them to the model. Tasks normalize images, so checkpoints contain `mean` and `std` (for values in [0, 1]).
 
     Args:
         root: folder that contains the data.

@@ -167,7 +167,7 @@ class TableBatch(NamedTuple):
     """Rows of a table, and their indices in the split.
 
     `features` are float64 `(B, F)` and `targets` are float64 `(B, T)`, both in their original units. Unknown values are
-    NaN. `indices` are int64 `(B,)`. Standardise the values before converting them to float32.
+    NaN. `indices` are int64 `(B,)`. Standardize the values before converting them to float32.
     """
 
     features: Tensor
@@ -181,7 +181,7 @@ STATISTICS = ("feature_mean", "feature_std", "target_mean", "target_std")
 class TabularData(SplitData):
     """Tabular data whose test and validation rows are selected at random, but are the same in every run.
 
-    Batches contain values in their original units. The task standardises them with the attributes `feature_mean`,
+    Batches contain values in their original units. The task standardizes them with the attributes `feature_mean`,
     `feature_std`, `target_mean` and `target_std`, which are statistics of the training split.
 
     Args:

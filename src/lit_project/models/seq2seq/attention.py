@@ -9,7 +9,7 @@ def attention_weights(scores: Tensor, mask: Tensor) -> Tensor:
     """Return the softmax over the source tokens (last dimension) in float32 or better. Masked weights are 0.
 
     Args:
-        scores: unnormalised scores `(…, T, S)`.
+        scores: unnormalized scores `(…, T, S)`.
         mask: bool, broadcastable to the scores, true for tokens and false for padding. Each row must contain a token.
     """
     return at_least_float32(scores).masked_fill(~mask, float("-inf")).softmax(dim=-1)  # Half precision is too coarse.

@@ -226,7 +226,7 @@ class RNNSeq2Seq(Seq2Seq):
             state itself, which requires the same sizes and number of layers) or `zero`.
         tied_embeddings: share the weights between the output layer and the target embedding (Press & Wolf, 2017).
         shared_embeddings: share one embedding between source and target. Requires a joint vocabulary.
-        layer_norm: normalise encoder states and decoder outputs.
+        layer_norm: normalize encoder states and decoder outputs.
         dropout: dropout probability for embeddings, between layers, and before the output layer.
         embedding_max_norm: maximum norm of embeddings before they are multiplied by √E. Longer embeddings are scaled
             down on lookup. The weights, which a tied output layer also uses, stay unchanged.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lit_project.text.scores import corpus_scores, group_bleu, lowercase_tokenised_bleu
+from lit_project.text.scores import corpus_scores, group_bleu, lowercase_tokenized_bleu
 
 GROUPS = 12  # More length groups would be hard to compare in a bar chart.
 
@@ -42,7 +42,7 @@ def scores(rows: Sequence[Row], language: str) -> tuple[dict[str, float], dict[s
     once = first_of_each_source(rows)
     hypotheses, references = [row.hypothesis for row in once], [row.text.references for row in once]
     found = corpus_scores(hypotheses, references, language)
-    found["bleu_lowercase"] = lowercase_tokenised_bleu(hypotheses, references, language)
+    found["bleu_lowercase"] = lowercase_tokenized_bleu(hypotheses, references, language)
     if len(rows) > len(once):
         single = corpus_scores([row.hypothesis for row in rows], [[row.text.target] for row in rows], language)
         found |= {f"{name}_single": score for name, score in single.items()}

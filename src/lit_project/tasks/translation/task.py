@@ -65,7 +65,7 @@ class Translator(Task):
 
     At the end of each epoch, training logs `loss` (with label smoothing), `token_accuracy` and `tokens_per_second`.
     `val` and `test` log `loss` (without label smoothing), `perplexity` and `token_accuracy` with the true tokens as
-    input. They also translate the sources and log the following scores of detokenised, cased text:
+    input. They also translate the sources and log the following scores of detokenized, cased text:
 
     - `bleu` and `chrf` use each source once with all its references. metrics.json contains the signatures.
     - If sources have several references, `bleu_single` and `chrf_single` score each pair with only one reference.
