@@ -155,11 +155,8 @@ def _read_splits(root: Path, class_names: list[str] | None, image_size: int) -> 
         return {"train": Pictures(root, class_names, image_size)}
     if "train" not in folders and not class_names:
         raise DataError(f"{root} has split folders ({', '.join(sorted(folders))}), but no `train`: add it")
-    found: dict[str, Any] = {}
-    for split, folder in folders.items():  # starts with train
-        found[split] = Pictures(folder, class_names, image_size, complete=split == "train")
-        class_names = found[split].classes
-    return found
+    names = class_names or [path.name for path in _folders_in(folders["train"])]
+    return {split: Pictures(folder, names, image_size, split == "train") for split, folder in folders.items()}
 
 
 def _folders_in(folder: Path) -> list[Path]:
