@@ -17,7 +17,6 @@ from lit_engine.classes.names import resolve_class_paths
 from lit_engine.errors import CheckpointError, UserError, first_of
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import iterate_changes
-from lit_engine.training.task import Task
 
 # Parts of a task whose state a resumed run restores from its checkpoint, not from the config.
 FROM_CHECKPOINT = ("optimizer", "schedulers", "parameter_groups", "parts")
@@ -62,7 +61,8 @@ def check_fits(
     found = match(model, state_of(content, checkpoint))
     if is_partial or not getattr(model, "strict_loading", True):
         found = replace(found, missing=[], unexpected=[])
-    if not (found.missing or found.other_shape) and _may_add_layers(model):  # Lightning checks the names later
+    adds_layers = getattr(model, "adds_layers", False)  # if so, Lightning checks the names later
+    if adds_layers and not (found.missing or found.other_shape):
         found = replace(found, unexpected=[])
     if is_partial and is_overridden("on_load_checkpoint", model, LightningModule):  # the hook may resize weights
         found = replace(found, other_shape=[])
@@ -80,11 +80,6 @@ def check_fits(
                 "so predictions would get wrong names: restore the original data or names"
             )
     return _describe_changes(before, now)
-
-
-def _may_add_layers(model: nn.Module) -> bool:
-    """Return whether a task's hooks may create layers before Lightning loads the weights."""
-    return isinstance(model, Task) and any(is_overridden(hook, model, Task) for hook in ("setup", "configure_model"))
 
 
 def changed_evaluation(run: Path, config: Mapping[str, Any]) -> list[str]:

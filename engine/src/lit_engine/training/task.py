@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -283,6 +284,11 @@ class Task(_lightning.QuickModule):
     def _may_compute_again(self) -> bool:
         """Return whether a training step can compute its loss more than once."""
         return not self.automatic_optimization or isinstance(self.optimizers(use_pl_optimizer=False), LBFGS)
+
+    @property
+    def adds_layers(self) -> bool:
+        """Whether the hooks of a subclass may create layers before Lightning loads the weights."""
+        return any(is_overridden(hook, self, Task) for hook in ("setup", "configure_model"))
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         super().backward(self._step_mean.weigh(loss), *args, **kwargs)
