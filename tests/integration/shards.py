@@ -134,7 +134,7 @@ def test_rejects_task_parameters_ema_and_other_strategies(two):
     task.scale = nn.Parameter(torch.ones(1))
     with pytest.raises(UserError, match="scale belongs to the task itself"):
         shard(task, two(2, 1))
-    trainer = SimpleNamespace(strategy=Sharded(), callbacks=[EMA()], precision="32-true")
+    trainer = SimpleNamespace(strategy=Sharded(), callbacks=[EMA()], precision="32-true", global_step=0)
     with pytest.raises(UserError, match="EMA does not support sharded weights"):
         trainer.callbacks[0].setup(trainer, None, "fit")
     task.trainer.strategy = ModelParallelStrategy()

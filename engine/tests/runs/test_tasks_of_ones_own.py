@@ -149,6 +149,26 @@ def test_a_subclass_may_create_layers_in_setup(lit, workspace, monkeypatch):
         assert (result := lit(f"{command} --run {run}")).status == 0, result.err
 
 
+SCHEDULED = """
+import torch
+from toy.tasks import ImageClassifier
+
+class Scheduled(ImageClassifier):
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
+"""
+
+
+@pytest.mark.parametrize("option", ["--fork", "--run"])
+def test_schedulers_that_a_subclass_creates_are_continued(lit, workspace, monkeypatch, option):
+    (workspace / "scheduled.py").write_text(SCHEDULED)
+    monkeypatch.syspath_prepend(workspace)
+    run = lit(f"fit -c configs/quickstart.yaml {TINY} --model=scheduled.Scheduled --trainer.max_epochs=1").run
+    _, rows = RunDir(lit(f"fit {option} {run} --trainer.max_epochs=3").run).history()
+    assert sorted({float(row["lr"]) for row in rows if row["lr"]}) == [0.025, 0.05, 0.1]
+
+
 SKIPS = """
 from toy.tasks import ImageClassifier
 
