@@ -60,7 +60,7 @@ def test_a_run_records_metrics_and_provenance(trained):
     entry = json.loads((trained / "provenance.json").read_text())[0]
     assert entry["seed"] == 42
     assert {"time", "git", "versions", "host", "devices"} <= set(entry)
-    assert entry["command"][1:3] == ["fit", "-c"]  # the arguments of `main`, not those of pytest
+    assert entry["command"][1:3] == ["fit", "-c"]  # `sys.argv` contains the arguments of pytest
 
 
 def test_fast_dev_run_creates_no_run_and_keeps_the_name_available(lit):
