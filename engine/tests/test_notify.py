@@ -222,7 +222,7 @@ def test_an_environment_variable_may_contain_the_url(lit, server, monkeypatch):
     assert len(server.received) == 1
 
 
-NO_HOST = "a URL needs http:// or https:// followed by a host, and its variables must be set"
+NO_HOST = "a URL needs http:// or https:// and a host, and its environment variables must be set"
 USER_NAME = "a URL must not contain a user name: use a token, as in https://ntfy.sh/TOPIC?auth=TOKEN"
 
 

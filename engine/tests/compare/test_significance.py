@@ -178,7 +178,7 @@ def test_text_metrics_need_the_tokenizer_recorded_by_a_test(make_run, say):
         (run / "metrics.json").write_text(json.dumps({"fit": sections["fit"]}))
     status, _, err = say("compare runs/x/a runs/x/b --test bleu")
     assert status == 2
-    assert "runs/x/a was not tested: `toy test runs/x/a` also records how bleu is computed" in err
+    assert "runs/x/a was not tested: run `toy test runs/x/a`, which records how bleu is computed" in err
 
 
 def test_multilabel_scores_match_scikit_learn(make_run, say):

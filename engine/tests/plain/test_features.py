@@ -434,7 +434,7 @@ def test_a_module_with_an_example_input_is_exported_without_a_test_split(lit):
     run = lit("fit --model=test_features.ExampleLayers --epochs 1").run
     exported = lit(f"export {run} --format=safetensors")
     assert exported.status == 0, exported.err
-    assert "(of the outputs; 3 samples)" in exported.out
+    assert "(output values; 3 samples)" in exported.out
 
 
 class SharedData(ThreeWithTest):

@@ -607,7 +607,7 @@ def test_unusual_code_works_or_causes_a_one_line_error(lit, unusual):
     assert "the tensor must have a single element" in line_of_error(vector)
     run = lit(f"{fit} --model metric_objects.Classifier --data unusual.Positional").run
     for again in (f"predict --run {run}", f"export {run}"):
-        assert "pass its arguments by name (batch_size=32)" in line_of_error(lit(again))
+        assert "pass the loader's arguments by name (batch_size=32)" in line_of_error(lit(again))
 
 
 def test_a_validation_loss_that_is_not_finite_stops_the_run(lit, unusual):

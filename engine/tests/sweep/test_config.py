@@ -104,7 +104,7 @@ def test_examples_include_every_value_and_both_limits(read):
         ({"paramters": {}}, "a sweep has no key paramters; did you mean parameters?"),
         ({"early_terminate": {"type": "hyperband", "min_iter": 0}}, "must be either `min_resource >= 1`"),
         ({"early_terminate": {"type": "envelope"}}, "the type must be hyperband"),
-        ({"early_terminate": {"type": "hyperband", "max_iter": 27}}, "hyperband needs min_iter; with max_iter"),
+        ({"early_terminate": {"type": "hyperband", "max_iter": 27}}, "hyperband needs min_iter: replace max_iter"),
         ({"command": ["python", "train.py", "${args}"]}, "command must be a list such as [toy, fit, ...]"),
         ({"command": ["toy", "fit", "-c", "x.yaml"]}, "must end with --config ${args_json_file}"),
         ({"command": ["toy", "fit", "${args_no_hyphens}"]}, "got the macros ['${args_no_hyphens}']"),

@@ -125,7 +125,7 @@ def test_advice_reports_a_slow_dataset_by_name(trainer, tmp_path, num_workers, c
         assert 0.8 < waited < 1.6
     assert found["percent"]["waiting for data"] > 30
     assert (found["data"], found["num_workers"]) == ("Sleepy", num_workers)
-    assert f"try this: load Sleepy in more processes, --data.num_workers={2 * num_workers or 2}" in found["advice"]
+    assert f"try this: load Sleepy in more processes (--data.num_workers={2 * num_workers or 2})" in found["advice"]
     assert found["advice"] in capsys.readouterr().out
 
 

@@ -42,7 +42,7 @@ def pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 
 class OptionParser(argparse.ArgumentParser):
-    """Parser for a command with its own options. It rejects abbreviations, and errors do not print the usage."""
+    """Parser for a command with its own options. It rejects abbreviations and does not print the usage on errors."""
 
     def __init__(self, command: str, about: str | None, **more: Any) -> None:
         form = argparse.RawDescriptionHelpFormatter

@@ -16,7 +16,7 @@ yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, value: dumper.represe
 
 
 def name_of(config: str | None) -> str:
-    """Return a config's name, such as `quickstart` for configs/quickstart.yaml or a config.yaml in runs/quickstart/."""
+    """Return a config's name, such as `quickstart` for configs/quickstart.yaml or runs/quickstart/NAME/config.yaml."""
     if config is None or (not os.path.exists(config) and isinstance(parse_text(config), dict)):  # YAML text
         return "unnamed"
     path = Path(config)
@@ -28,7 +28,7 @@ def content_of(config: str) -> dict[str, Any] | None:
     """Return the content of a config file or of YAML text, or None if the file does not exist.
 
     Raises:
-        UserError: the path is a folder, or the file is not valid YAML or contains no options.
+        UserError: the path is a folder, or the file is not valid YAML, contains no options, or sets `run`.
     """
     file = Path(config)
     if not os.path.exists(file):  # unlike `Path.exists`, accepts text of any length

@@ -22,7 +22,7 @@ CLASS_MODULES = (
     "torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers",
     "torchmetrics.classification", "torchmetrics.regression",
 )  # fmt: skip
-# Aliases for Lightning's precisions. The most similar spelling would often be the wrong precision.
+# Aliases for Lightning's precisions, because the most similar spelling is often the wrong precision.
 PRECISIONS = {
     **dict.fromkeys(("fp16", "float16", "half", "amp"), "16-mixed"), "bfloat16": "bf16-mixed",
     **dict.fromkeys(("fp32", "float32", "float"), "32-true"), **dict.fromkeys(("fp64", "float64", "double"), "64-true"),
@@ -50,7 +50,7 @@ _ELSEWHERE = {
 }
 
 
-# Explains how the library's data modules support these options.
+# Hints for options that require a data module of the library.
 BASES = {
     **dict.fromkeys(
         ("data.folds", "data.fold"), "`load` must call `hold_out`, which returns the test split of the fold"
@@ -80,7 +80,7 @@ def short_message(error: Exception, args: Sequence[str]) -> str | None:
         )
     if isinstance(error, OSError):
         return explain_no_access(error)
-    # The class name is enough here, because importing Lightning takes seconds.
+    # Lightning's class is compared by name, because importing Lightning takes seconds.
     is_expected = isinstance(error, UserError) or type(error).__name__ == "MisconfigurationException"
     return explain(error, args) if is_expected else None
 
@@ -89,7 +89,7 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
     """Return a short message for an error. The message for a UsageError contains the innermost reason and a hint."""
     message = str(error)
     if "than one `__init__` argument can be passed" in message:  # raised by Lightning
-        return "Lightning cannot replace the sampler of a DataLoader: pass its arguments by name (batch_size=32)"
+        return "Lightning cannot replace a DataLoader's sampler: pass the loader's arguments by name (batch_size=32)"
     if not isinstance(error, UsageError):
         return message
     keys, nested = re.findall(r'Parser key "([^"]*)"', message), re.findall(r"NestedArg\(key='([^']*)'", message)

@@ -32,13 +32,13 @@ class Invocation(NamedTuple):
 
     args: list[str]  # the words to parse; the config of `--run` or `--fork` comes before all other options
     run: RunDir | None  # the run given by `--run`
-    config_name: str  # stem of the first config file, used in the path of new runs
+    config_name: str  # name of the given run's config or the first config, used in the path of new runs
 
 
 def prepare(args: Sequence[str]) -> Invocation:
     """Expand short class names on a command line, and insert the config of the run given by `--run` or `--fork`.
 
-    The parser merges a list of mappings with an earlier list. An empty list before each list of mappings prevents this.
+    The parser merges a list of mappings with an earlier list. Inserting an empty list between them prevents this.
 
     Raises:
         UserError: an option has no value, a config contains no options, or `--run` is not a run directory.
@@ -100,7 +100,7 @@ def prepare(args: Sequence[str]) -> Invocation:
 
 
 def _without_dots(option: str, value: str | None) -> list[tuple[str, str | None]]:
-    """Return an option as a list of (name, value). Config keys that contain dots, as in sweeps, are separate options.
+    """Return an option as a list of (name, value). Config keys with dots, as in sweeps, become separate options.
 
     Otherwise, the parser would ignore either a class (`model.optimizer`) or its argument (`model.optimizer.lr`).
     """

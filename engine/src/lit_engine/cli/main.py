@@ -38,7 +38,7 @@ COMMANDS = {
     "compare": ("runs.command:compare", "compare runs: options, metrics, curves"),
     "reproduce": ("reproduce.command:reproduce", "train a run again, and report whether the result is the same"),
     "doubts": ("doubts.command:doubts", "find label errors and near-duplicates after repeat --folds"),
-    "export": ("export.command:export", "export a model for torch, ONNX or other programs"),
+    "export": ("export.command:export", "export a model to a .pt2, ONNX or safetensors file"),
     "serve": ("serve.command:serve", "try out a run in the browser"),
     "examples": ("examples:examples", "list the configs"),
     "completion": ("completion:completion", "print a completion script for your shell"),
@@ -55,7 +55,7 @@ Other commands:
 {others}
   --version    print the version
 `{name} COMMAND --help` shows the options of a command."""
-# Commands to suggest if a user types the name of a similar command. A script is suggested only if it exists.
+# Maps unknown commands to the commands that users probably meant. A script is suggested only if it exists.
 SYNONYMS = {
     **dict.fromkeys(("train", "run", "start"), "fit"),
     **dict.fromkeys(("resume", "continue"), "fit RUN"),
@@ -96,7 +96,7 @@ _SOURCES = ("--config", "--run", "--fork", "--model", "--data", "--print_config"
 def run_program(project: Project) -> None:
     """Run the command line of this process, and exit with its status."""
     keep_freed_memory()
-    # Find the user's modules. The path is absolute, because the parser changes the working directory.
+    # Make the user's modules importable. The path is absolute, because the parser changes the working directory.
     sys.path.append(os.getcwd())
     statuses: list[int] = []
     atexit.register(_leave, statuses)  # runs after all other handlers, because it is registered first
@@ -147,7 +147,7 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
                 raise UserError(_missing_source(args[0]))
             if sys.stdout.isatty() and os.environ.get("LOCAL_RANK", "0") == "0":
                 used = [value for option, value in pairs(args) if option in (CONFIG, "--run") and value]
-                print(f"{args[0]}: {', '.join(used) or 'as given'}", flush=True)  # the imports below take seconds
+                print(f"{args[0]}: {', '.join(used) or 'command-line options'}", flush=True)  # the imports take seconds
             args = ["--help" if word == "--help=all" else word for word in args]
             return _import_quickly("lit_engine.session").run(project, args)
         module, _, function = commands[args[0]].partition(":")
@@ -167,7 +167,7 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
 
 
 def all_commands(project: Project) -> dict[str, str]:
-    """Return a dictionary from command names to `module:function`, for all commands that need no config."""
+    """Return the `module:function` of each command that needs no config, keyed by the command's name."""
     own = {name: f"{project.name}.{place}" for name, place in project.commands.items()}
     tools = {name: f"lit_engine.tools.{place}" for name, (place, _) in COMMANDS.items()}
     return {**tools, **own}
@@ -250,7 +250,7 @@ def quiet_lightning() -> None:
         r".*LeafSpec.* is deprecated.*",  # used inside Lightning
         r"torch\.distributed\.nn\.functional\.all_gather is deprecated.*",  # used inside Lightning
         r".*Checkpoint directory .* exists and is not empty.*",  # normal for a resumed run
-        # A single process on a login node is allowed.
+        # Running a single process on a login node without srun is fine.
         r"The `srun` command is available on your system but is not used.*",
         r".*using `ckpt_path`.* callbacks: \['(EMA|SWA)'\]",  # evaluation uses the averaged weights in any case
     ):

@@ -72,7 +72,7 @@ ABOUT = {
 _EXAMPLES = {
     "fit": {
         "fit quickstart": "a config of the project",
-        "fit mine.yaml ema --name first": "yours, with an overlay",
+        "fit mine.yaml ema --name first": "your config and an overlay",
         "fit quickstart --lr 0.01 --epochs 20": "short options",
         "fit quickstart --model.net.hidden 128": "any option of a class",
         "fit runs/quickstart/first": "resume this run",

@@ -65,7 +65,7 @@ register_type(Number, serializer=lambda value: value, deserializer=_to_number)
 # Options that a run's config.yaml omits, because they do not describe the run itself.
 NOT_IN_CONFIG = (*(option.name for option in OPTIONS if not option.is_recorded), "ckpt_path", "config")
 
-# Options that conflict with others, and why.
+# Maps an option to its effect and to the options that conflict with it.
 EXCLUDED = {
     "run": ("uses an existing run and its weights", ("run_name", "find", "init_from")),
     "plan": ("measures a new run and then stops", ("run", "resume", "find", "plot_lr")),
@@ -89,7 +89,7 @@ def check(subcommand: str, options: Namespace) -> None:
         raise UserError("--resume needs the name of the run to continue or create: set --name")
     urls = [os.path.expandvars(url) for url in options.notify or ()]
     if any(not re.match(r"https?://[\w.-]", url) for url in urls):
-        raise UserError("notify: a URL needs http:// or https:// followed by a host, and its variables must be set")
+        raise UserError("notify: a URL needs http:// or https:// and a host, and its environment variables must be set")
     if any(re.match(r"https?://[^/?#]*@", url) for url in urls):  # urllib does not support user names
         raise UserError(
             "notify: a URL must not contain a user name: use a token, as in https://ntfy.sh/TOPIC?auth=TOKEN"
@@ -152,7 +152,7 @@ def _to_yaml(word: str) -> str:
 class LitCLI(LightningCLI):
     """LightningCLI that parses a command line on construction. `make` creates the data, the model and the trainer.
 
-    A LightningCLI with subcommands would validate all options twice.
+    LightningCLI's own subcommands are not used, because they would validate all options twice.
 
     Args:
         project: the project that defines the links between data and model.
@@ -179,7 +179,7 @@ class LitCLI(LightningCLI):
             save_config_callback=None,  # RunDir saves the config
             trainer_defaults={"enable_model_summary": False},  # the session prints its own summary
             auto_configure_optimizers=False,  # optimizers and schedulers are arguments of the task
-            # If true, Lightning fails if a model lacks a linked argument. `make` stores the hyperparameters instead.
+            # With True, Lightning fails if a model lacks a linked argument. `make` stores the hyperparameters instead.
             load_from_checkpoint_support=False,
             run=False,
             args=list(self.words),
@@ -242,7 +242,7 @@ class LitCLI(LightningCLI):
     def check_early_stopping(self) -> None:
         """Raise UserError for an `EarlyStopping` if neither a config nor the command line sets its mode.
 
-        Lightning's default `min` would stop a run whose metric should be maximized.
+        Lightning's default `min` would stop a run too early if the metric should be maximized.
         """
         callbacks = self.options.trainer.get("callbacks") or []
         every = [one.init_args for one in (callbacks if isinstance(callbacks, list) else [callbacks])
@@ -306,7 +306,7 @@ class LitCLI(LightningCLI):
         check_links(self.plain["model"], self.datamodule, self.links)
         self.hyper_parameters = hyper_parameters(copy.deepcopy(self.plain["model"]), self.datamodule, self.links)
         if self.trainer.precision == "64-true":
-            self.model.double()  # Lightning converts the model after loading, which would round the weights to float32
+            self.model.double()  # Lightning converts the model later, so loading would round the weights to float32
         if isinstance(self.model, Task):  # other modules may store objects in their own hparams
             self.model.save_hyperparameters(self.hyper_parameters, logger=False)
 
@@ -346,7 +346,7 @@ def replace_run_dir(value: Any, run: Path) -> Any:
 
 
 def without_objects(config: Any) -> Any:
-    """Return a copy without default values that YAML cannot express, such as functions."""
+    """Return a copy of a config without default values that YAML cannot express, such as functions."""
     if isinstance(config, list):
         return [without_objects(item) for item in config]
     if not isinstance(config, Namespace):

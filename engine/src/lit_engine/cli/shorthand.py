@@ -41,7 +41,7 @@ def expand(project: Project, args: Sequence[str]) -> list[str]:
         name = option.removeprefix("--")
         if value is None and not re.match(r"--|-[h\d]", option):
             expanded.append(_positional(option, configs, command))
-        elif (option, value) == ("--init_from", "latest"):  # record which run this is
+        elif (option, value) == ("--init_from", "latest"):  # record the run that `latest` refers to
             runs_dir = dict(pairs(words)).get("--runs_dir") or "runs"
             expanded.append(f"{option}={RunDir.open('latest', runs_dir).path}")
         elif option == CONFIG and value:

@@ -38,7 +38,7 @@ def find(options: Namespace, trainer: Trainer, model: LightningModule, datamodul
     _check_automatic(model, f"--find {options.find}")
     if isinstance(model, Task):
         model.schedules = []  # schedules depend on the length of the actual run
-        model.length = lambda interval: None  # type: ignore[method-assign]  # keeps mixing on in all steps
+        model.length = lambda interval: None  # type: ignore[method-assign]  # keeps MixUp and CutMix on in all steps
     if options.find == "lr":
         _find_lr(trainer, model, datamodule)
     else:
@@ -87,7 +87,7 @@ class RangeTest(Callback):
             return
         if isinstance(pl_module, Task):
             loss = torch.tensor(pl_module.loss_of_step(outputs), device=pl_module.device)
-        else:  # undo Lightning's division by the number of batches
+        else:  # undo Lightning's division by the number of accumulated batches
             loss = outputs["loss"] * trainer.accumulate_grad_batches
         self._sum = 0.98 * self._sum + 0.02 * float(trainer.strategy.reduce(loss, reduce_op="mean"))
         self.losses.append(self._sum / (1 - 0.98 ** (len(self.losses) + 1)))
@@ -151,7 +151,7 @@ def _find_batch_size(options: Namespace, trainer: Trainer, model: LightningModul
     sizes = (getattr(one, "batch_size", None) for one in (owner, getattr(owner, "hparams", None)))
     before = next(filter(None, sizes), None)
     if before is None:
-        raise UserError(f"{type(owner).__name__} has no batch_size to tune: set batch_size instead of any other size")
+        raise UserError(f"{type(owner).__name__} has no batch_size to tune: set batch_size (not global_batch_size)")
     if hasattr(datamodule, "drop_last"):
         datamodule.drop_last = False  # a batch size above the number of samples would yield no batches
     tuner = Tuner(trainer)  # the tuner never tries `max_val` itself
@@ -201,11 +201,11 @@ class Plan(Callback):
             for scheduler, schedule in schedules:
                 if schedule.interval not in counts or counts[schedule.interval] % schedule.frequency:
                     continue
-                if task is None:  # the module may override this hook
+                if task is None:  # call the hook, because the module may override it
                     pl_module.lr_scheduler_step(scheduler, None)
                 else:
                     scheduler.step()
-            if "epoch" in counts:  # hooks may read `current_epoch`
+            if "epoch" in counts:  # update `current_epoch`, which hooks may read
                 set_ended(trainer, done + 1, counts["epoch"])
         raise PlanDone
 

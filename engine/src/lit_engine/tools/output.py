@@ -51,7 +51,7 @@ def _plain(value: Any) -> Any:
 
 
 def write_file(what: str, option: str, file: Path, text: str) -> None:
-    """Write a file and print its path. If the file cannot be written, raise UserError and suggest `--option`."""
+    """Write a file and print its path. If this fails, raise UserError and suggest a different value for the option."""
     try:
         if file.exists() and (stream := _stream_of(file)):
             stream.flush()

@@ -239,6 +239,6 @@ def _lines(found: dict[str, Any]) -> list[str]:
     if "micro_batch" in found:
         samples, step, options = found["micro_batch"].values()
         words = " ".join(f"--{name}={value}" for name, value in options.items())
-        how = f"for the same steps, use {words}" if options else "as configured"
+        how = f"to keep the same steps, use {words}" if options else "as configured"
         lines.append(f"largest micro-batch that fits: {samples:,} of {step:,} samples per step; {how}")
     return lines

@@ -184,7 +184,7 @@ def advice(found: dict[str, Any]) -> str:
         "other": (40, "larger batches, because each step has this overhead"),
     }
     if workers is not None:
-        remedies["waiting for data"] = (30, f"load {{data}} in more processes, --data.num_workers={2 * workers or 2}")
+        remedies["waiting for data"] = (30, f"load {{data}} in more processes (--data.num_workers={2 * workers or 2})")
     for name, (limit, remedy) in remedies.items():
         if percent[name] > limit:
             return f"{percent[name]:.0f} % of the time is {name}; try this: {remedy.format(**found)}"

@@ -72,7 +72,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def collect_classes() -> dict[str, type]:
-    """Return the described classes, keyed by full path. Classes with missing optional dependencies are skipped."""
+    """Return the classes in the schema, keyed by full path. Classes with missing optional dependencies are skipped."""
     found = {}
     for path in (path for paths in index_classes().values() for path in paths):
         with suppress(ImportError, AttributeError):
@@ -87,7 +87,7 @@ def _ref(name: str) -> dict[str, Any]:
 
 
 class SchemaBuilder(ParserJsonschema):
-    """A builder of schemas in which objects have a class_path. Overlays may contain arguments of any valid class."""
+    """A builder of schemas in which objects have a class_path. Without it, they accept arguments of any valid class."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class SchemaBuilder(ParserJsonschema):
         self.elsewhere = {"type": "string", "pattern": rf"^(?!{current().name}\.|{LIBRARY}\.|({modules})\.\w+$).*\."}
 
     def set_dest(self, schema: Any, dest: str, dest_schema: Any, required: bool, descriptions: Any) -> None:
-        """Add a key as optional, as other files or the data may set it. For lists, also add `KEY+`, which appends."""
+        """Add an optional key, since other files or the data may set it. For lists, also add `KEY+`, which appends."""
         lists = any("array" in kind.get("type", ()) for kind in (dest_schema, *dest_schema.get("anyOf", ())))
         for key in (dest, f"{dest}+") if lists else (dest,):
             super().set_dest(schema, key, dest_schema, False, descriptions)

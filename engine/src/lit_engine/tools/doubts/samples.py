@@ -1,4 +1,4 @@
-"""Reads the samples of a cross-validation and predicts each sample with networks that were not trained on it."""
+"""Reads the samples of a cross-validation and classifies each sample with networks that were not trained on it."""
 
 import json
 from collections.abc import Iterator

@@ -30,7 +30,7 @@ def option_parser() -> argparse.ArgumentParser:
     )
     source.add_argument("--run", metavar="RUN", help="alternative to the positional RUN")
     parser.add_argument("--ckpt_path", default="best", metavar="best|last|average|PATH", help="default: best")
-    parser.add_argument("--format", default="pt2", metavar="LIST", help=f"list of {','.join(NEEDS)} (default: pt2)")
+    parser.add_argument("--format", default="pt2", metavar="LIST", help=f"any of {','.join(NEEDS)} (default: pt2)")
     parser.add_argument("--json", action="store_true", help=HELP)
     where = "default: RUN/export. Existing files are replaced"
     parser.add_argument("--output", type=expanded_path, metavar="DIR", help=where)

@@ -50,7 +50,7 @@ class Exporter:
 
         self.task.predict_step = predict_step  # type: ignore[method-assign]
         if not self.has_exported and self.task.example_input_array is not None:
-            self.seen.append((None, {}))  # no batch is needed, so there may be no test split
+            self.seen.append((None, {}))  # no batch is needed, so the data may lack a test split
         else:
             trainer.predict(self.task, data, return_predictions=False)
         self.task.eval()
@@ -110,7 +110,7 @@ class Exporter:
             why = str(error).partition("\n")[0]
             raise UserError(
                 f"{format}: the file rejects a batch, because the shapes of inputs may differ only in the number of "
-                f"samples ({why}). If all inputs will have equal shapes, set example_input_array"
+                f"samples ({why}). If you will only use inputs of one shape, set example_input_array"
             ) from error
         compared = "`predict`" if self.has_exported else "`forward`"
         what = f"differs from {compared} by at most {found.max():.1g} ({made.unit}; {self._samples()} samples)"

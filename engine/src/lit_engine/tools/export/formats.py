@@ -70,7 +70,7 @@ def trace(name: str, part: Part) -> ExportedProgram:
 def write_pt2(program: ExportedProgram, part: Part, about: str, file: Path) -> Run:
     """Write a `.pt2` file that contains `about` as `about.json`, and return a function that runs the file."""
     with warnings.catch_warnings(action="ignore"):  # torch warns if buffers share memory
-        # When writing to a file on a full disk, torch aborts the process.
+        # If torch wrote the file itself, a full disk would abort the process.
         torch.export.save(program, content := io.BytesIO(), extra_files={"about.json": about})
     file.write_bytes(content.getvalue())
     return torch.export.load(file).module()

@@ -104,7 +104,7 @@ def export_forward(task: LightningModule, batch: Any) -> Exported:
         batches = [[one[:1] for one in values], [one[1:] for one in values]] if len(values[0]) > 1 else [values]
         return max(compute_largest_difference(list(runs["model"](*some)), list(compute(*some))) for some in batches)
 
-    return Exported({"model": part}, difference, "of the outputs")
+    return Exported({"model": part}, difference, "output values")
 
 
 def name_tensors(outputs: Any) -> dict[str, Tensor]:
@@ -130,7 +130,7 @@ def name_tensors(outputs: Any) -> dict[str, Tensor]:
 def compute_largest_difference(found: list[Tensor], expected: list[Tensor]) -> float:
     """Return the largest absolute difference between two lists of tensors with the same shapes.
 
-    Differences are divided by a tensor's largest finite value if it exceeds 1. Equal infinities and NaNs differ by 0.
+    Differences are divided by the largest finite expected value if it exceeds 1. Equal infinities and NaNs differ by 0.
     """
     largest = torch.zeros((), dtype=torch.double)
     for one, other in zip(found, expected, strict=True):

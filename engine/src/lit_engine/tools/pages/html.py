@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-Cell = str | tuple[str, float | None]  # the displayed text. Numeric columns add a sort key, or None for blank cells.
+Cell = str | tuple[str, float | None]  # the displayed text, and a sort key in numeric columns (None for blank cells)
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1c2128; --soft: #59636e; --line: #d8dee4; --back: #fff; --band: #f3f5f7;

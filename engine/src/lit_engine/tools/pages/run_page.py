@@ -42,7 +42,7 @@ def write(path: Path) -> None:
             write_text(card, render_card(run))
         write_text(path / "index.html", render_page(run))  # the page links to the card
         print(f"page: {path / 'index.html'}", flush=True)
-    except Exception as error:  # failing to write the page must not fail the training run
+    except Exception as error:  # an error in the page must not make the run fail
         if is_debugging():
             raise
         print(f"warning: no page was written for the run: {type(error).__name__}: {error}", file=sys.stderr)

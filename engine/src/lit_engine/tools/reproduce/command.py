@@ -122,7 +122,7 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
         words.append("--trainer.logger=null")  # metrics.csv is enough
     # Without PYTHONSAFEPATH, Python would import the package in the working folder instead of the commit's package.
     environment = {**os.environ, "PYTHONPATH": python_path, "PYTHONSAFEPATH": "1"}
-    if entry.get("processes", 1) == 1 and "cpu_threads" in entry:  # several processes share the cores
+    if entry.get("processes", 1) == 1 and "cpu_threads" in entry:  # Lightning divides the cores among several processes
         environment["OMP_NUM_THREADS"] = str(entry["cpu_threads"])
     output = sys.stderr.fileno() if sys.stdout is sys.stderr else None  # --json redirects stdout
     handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

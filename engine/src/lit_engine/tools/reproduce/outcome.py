@@ -67,7 +67,7 @@ class Outcome:
 def compare_results(run: RunDir, again: RunDir) -> Outcome:
     """Compare metrics.csv, the final metrics, and the weights in the checkpoints that both runs have."""
     before, now = _values(run), _values(again)
-    if before.get(TESTED) != now.get(TESTED) or "changed" in run.metrics().get("test", {}):  # the tests differ
+    if before.get(TESTED) != now.get(TESTED) or "changed" in run.metrics().get("test", {}):  # tested in different ways
         before = {key: value for key, value in before.items() if key[0] != "test"}
     largest: dict[str, float] = {}
     for (_, metric), value in before.items():

@@ -150,7 +150,7 @@ class Comparison:
 
 
 def _full_name(key: str, options: Iterable[str], differing: Iterable[str]) -> str:
-    """Expand a suffix such as `lr` to the only differing option that has it, or else to the only option that has it."""
+    """Expand a suffix such as `lr` to the only differing option with this suffix, or else the only option with it."""
     found = [n for n in differing if n.endswith(f".{key}")] or [n for n in options if n.endswith(f".{key}")]
     return found[0] if key not in options and len(found) == 1 else key
 

@@ -13,7 +13,7 @@ from lit_engine.tools.runs.columns import Column, cell_of, columns_of, labels, n
 from lit_engine.tools.runs.differences import Comparison, Row, mean_sd
 
 CHANGES = 6  # number of changes to keep at each end of the list
-PANELS = 4  # maximum number of scatter plots, and of initially visible curve plots
+PANELS = 4  # maximum number of scatter plots per option, and of initially visible curve plots
 POINTS = 100  # maximum number of points per curve
 X = ("epoch", "step", "minutes")
 ROUNDING = 1e-5  # smaller changes are float32 rounding errors

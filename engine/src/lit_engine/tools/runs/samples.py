@@ -128,7 +128,7 @@ def samples_of(metric: str, a: Table, b: Table) -> Samples:
     kind, _, part = metric.removeprefix("mean_").partition("/")
     if metric not in METRICS and metric in a.names:
         return _mean([table.numbers([metric])[:, 0] for table in (a, b)])
-    if part and f"target/{part}" not in a.names:  # only targets have parts
+    if part and f"target/{part}" not in a.names:  # only the name of a target may follow the slash
         kind = ""
     if kind in ("bleu", "chrf"):
         return _texts(kind, a, b)
@@ -245,7 +245,7 @@ def _texts(kind: str, a: Table, b: Table) -> Samples:
         raise UserError(f"--test {kind} needs sacrebleu: pip install sacrebleu") from error
     if "test" not in a.run.sections:
         command = f"{program()} test {quote(str(a.run.path))}"
-        raise RunError(f"{a.run.path} was not tested: `{command}` also records how {kind} is computed")
+        raise RunError(f"{a.run.path} was not tested: run `{command}`, which records how {kind} is computed")
     signatures = a.run.sections["test"].get("signatures", {})
     signature = dict(pair.split(":", 1) for pair in signatures.get(kind, "").split("|") if pair)
     lowercase = signature.get("case") == "lc"

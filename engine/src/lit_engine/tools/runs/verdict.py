@@ -54,7 +54,7 @@ class Finding:
         corrected = f", with Holm's correction {_format_p(self.adjusted)}" if self.adjusted != found.p else ""
         flips = f"; {len(self.won)} samples won, {len(self.lost)} lost" if self.tables else ""
         needed = (
-            [f"detecting this difference needs about {found.needed:,} {self.unit} (power 80 %)"] if found.needed else []
+            [f"detecting this difference needs about {found.needed:,} {self.unit} (80 % power)"] if found.needed else []
         )
         return [
             f"{self.metric} ({direction} is better): {number(found.a)} → {number(found.b)}, "
@@ -196,7 +196,7 @@ def render_page(found: Sequence[Finding], footer: str) -> str:
         section = f"{one.metric}: {one.b} compared with {one.a}"
         parts += [heading(section), *map(paragraph, one.lines())]
         changed = (one.b, one.won, one.lost)
-        if not one.tables or changed in shown_before:  # the samples are already on the page
+        if not one.tables or changed in shown_before:  # there are no samples, or they are already on the page
             continue
         shown_before.append(changed)
         has_classes = "source" not in one.tables[0].names and one.metric in ("accuracy", "f1", "iou")

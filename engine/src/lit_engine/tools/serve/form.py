@@ -58,7 +58,7 @@ form.onsubmit = event => {
 };
 const canvas = document.querySelector("canvas"), pen = canvas?.getContext("2d");
 const blank = () => { ++asked; pen.fillRect(0, 0, canvas.width, canvas.height); show(); };
-const clear = () => { form.reset(); blank(); };  // also clears the file name, so that the file can be chosen again
+const clear = () => { form.reset(); blank(); };  // also clears the file name, so that the same file can be chosen again
 async function take(picture) {
   if (!picture) return;
   blank();

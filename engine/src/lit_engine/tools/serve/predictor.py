@@ -35,7 +35,7 @@ class Predictor:
     def __init__(self, run: str, checkpoint: str, folder: str) -> None:
         self.folder, opened = Path(folder), RunDir.open(run)
         file = choose_checkpoint(opened, checkpoint)
-        # The default root directory is for files written by `predict_step`.
+        # `predict_step` writes its files to the default root directory.
         self.task, self.data, self.trainer = load_for_prediction(opened, file, default_root_dir=folder)
         if hasattr(self.data, "num_workers"):
             self.data.num_workers = 0  # starting processes takes longer than reading a sample
@@ -46,7 +46,7 @@ class Predictor:
         self.about = f"{type(self.task).__name__}, {file.name}"
         self.turn = threading.Lock()
         self.seen: str | None = None  # the image that the network received
-        self.task.all_probabilities = True  # for classification tasks
+        self.task.all_probabilities = True  # has an effect only on classification tasks
 
     def page(self) -> str:
         """Return the HTML of the page."""
@@ -68,7 +68,7 @@ class Predictor:
         elif self.kind == "text":
             fields = '<label>Text <input name="text" required autofocus></label>'
         else:
-            fields = "<label>Lines of a file for predict <textarea name=file rows=5 required></textarea></label>"
+            fields = "<label>Content of a file for predict <textarea name=file rows=5 required></textarea></label>"
         targets = list(getattr(data, "target_names", ()))
         options = {
             "images": "photos" if images else "chart",  # CSS class of images in answers
@@ -117,7 +117,7 @@ class Predictor:
         inputs = self.data.predict_from(file)
         # If there are several samples, each row identifies its sample.
         table = PredictionTable(self.folder / "table.csv", inputs if len(inputs) > 1 else None)
-        reconfigure(self.trainer, callbacks=[table])  # the run's own callbacks may write to its folder
+        reconfigure(self.trainer, callbacks=[table])  # the run's own callbacks may write to the run directory
         hook = self.task.register_forward_pre_hook(self._look)
         try:
             self.trainer.predict(self.task, datamodule=self.data, return_predictions=False)
@@ -158,7 +158,7 @@ def _columns(data: Any) -> dict[str, float | list[str]]:
 
 
 def _field(name: str, column: float | list[str], needed: str = "") -> str:
-    """Return a menu of a column's words, or a number input with the mean as its value and the attribute `needed`."""
+    """Return a menu of a column's words, or a number input preset to the mean, with `needed` as an attribute."""
     name = escape(name)
     if isinstance(column, list):
         # without `value`, browsers would submit the text with different spaces and line breaks

@@ -1,7 +1,7 @@
 """Runs a sweep in W&B's format without a W&B account.
 
 The `fit` options `-c OVERLAY.yaml`, `--seed_everything=1` and all options with a dot, such as
-`--trainer.max_epochs=2`, apply to each trial. Pass the same options each time.
+`--trainer.max_epochs=2`, apply to each trial. Pass the same options when you continue a sweep.
 
 %(prog)s configs/sweeps/quickstart_cnn.yaml --workers 2     start or continue the search, on one or more machines
 %(prog)s configs/sweeps/quickstart_cnn.yaml --report        write the table and the plots so far
@@ -42,7 +42,7 @@ def option_parser() -> argparse.ArgumentParser:
         "--count", type=at_least(1), help="total number of trials (default: run_cap in the file, or the whole grid)"
     )
     parser.add_argument("--dir", type=expanded_path, help="folder of the sweep (default: sweeps/NAME_OF_THE_FILE)")
-    parser.add_argument("--storage", metavar="URL", help="database shared by machines (default: a file in --dir)")
+    parser.add_argument("--storage", metavar="URL", help="database that machines share (default: a file in --dir)")
     parser.add_argument("--lost_after", type=at_least(1), metavar="SECONDS",
                         help="retry a trial if it sends no heartbeat for this many seconds (default: 60)")  # fmt: skip
     parser.add_argument("--seed", type=at_least(0), default=0, help="seed of the search (default: 0)")
@@ -53,7 +53,7 @@ def option_parser() -> argparse.ArgumentParser:
 
 
 def sweep(args: Sequence[str]) -> int:
-    """Run the command and return its exit status, which is 1 if no trial has finished.
+    """Run the command and return its exit status, which is 1 if no trial has a result.
 
     Raises:
         UserError: the file, a parameter, the folder or an option is invalid, or a trial did not log the metric.

@@ -141,7 +141,7 @@ def _pruner(section: Any) -> BasePruner:
         return NopPruner()
     hyperband = isinstance(section, Mapping) and section.get("type") == "hyperband"
     _require(hyperband, f"early_terminate: the type must be hyperband, got {section!r}")
-    _require("min_iter" in section, "hyperband needs min_iter; with max_iter and s, set it to max_iter / eta^s")
+    _require("min_iter" in section, "hyperband needs min_iter: replace max_iter and s with min_iter = max_iter / eta^s")
     _check_known("hyperband", section, ("type", "min_iter", "eta"))
     return Halving(section["min_iter"], section.get("eta", 3), 0)
 

@@ -1,7 +1,7 @@
 """Repeats the same `fit` for several seeds or test folds, and reports the mean and standard deviation.
 
 The `fit` options `-c OVERLAY.yaml`, `--init_from RUN` and all options with a dot apply to each run. Pass the same
-options each time.
+options when you continue.
 
 %(prog)s -c configs/quickstart.yaml --seeds 1 2 3 --workers 2     run again to continue, or with more seeds
 %(prog)s -c configs/quickstart.yaml --folds 5                     add --seeds to run every fold with each seed
@@ -71,7 +71,7 @@ def repeat(args: Sequence[str]) -> int:
             raise UserError(f"--{key} cannot be set, because `repeat` sets it")
     with json_document(options.json) as document:
         print(f"repeat: {len(points)} runs, {options.workers} at a time", flush=True)
-        command = shlex.join([program(), *command_line])  # `_predict` replaces the list
+        command = shlex.join([program(), *command_line])  # before `_predict` replaces `command_line`
         name, config = _read(overrides, points, over)
         folder = options.dir or Path("repeats", name if options.folds is None else f"{name}-{options.folds}-folds")
         from lit_engine.tools.sweep.study import Study

@@ -98,7 +98,7 @@ def plots(study: Study, good: Sequence[Trial]) -> list[str]:
     def trials(xs: Iterable[float]) -> list[Series]:
         return [Series(1, f"trial {row.number}", [(x, row.value)], dots=True) for x, row in zip(xs, good, strict=True)]
 
-    of_loss = strip_stage(metric).endswith("loss") and min(values) > 0  # use a logarithmic axis
+    of_loss = strip_stage(metric).endswith("loss") and min(values) > 0  # whether to use a logarithmic axis
     by_number = [Series(0, "best so far", best), *trials(row.number for row in good)]
     drawn = [chart(metric, "trial", by_number, (False, of_loss))]
     parameters = study.config.parameters

@@ -17,7 +17,7 @@ from lit_engine.errors import UserError
 class Parameter:
     """A parameter of a sweep.
 
-    Optuna receives the values of a list as JSON, to preserve their types. Multiples of `q` are divided by `q`.
+    Optuna receives listed values as JSON, to preserve their types, and multiples of `q` as integers (divided by `q`).
     """
 
     name: str  # option name, such as `model.optimizer.lr`
@@ -62,7 +62,7 @@ def parse_parameters(section: Any) -> list[Parameter]:
     """Read the `parameters` section of a sweep. Grouped parameters get dotted names, such as `model.optimizer.lr`.
 
     Raises:
-        UserError: a distribution or key is unknown, limits are missing or invalid, or a list is empty or repeats names.
+        UserError: an unknown distribution or key, missing or invalid limits, an empty list, or a name used twice.
     """
     found: dict[str, Parameter] = {}
     for name, content in _ungroup(section):
