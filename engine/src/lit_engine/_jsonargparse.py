@@ -47,7 +47,7 @@ def list_actions(parser: Any) -> list[Any]:
 
 @contextmanager
 def limited_imports(allowed: Sequence[str]) -> Iterator[None]:
-    """Restrict the packages that class paths can import. No public function can restore the previous settings."""
+    """Restrict the packages that class paths may refer to. No public function can restore the previous settings."""
     from jsonargparse import set_parsing_settings
     from jsonargparse._common import parsing_settings
 
@@ -69,9 +69,9 @@ def class_of_factory(factory: Any) -> Any:
 
 
 def is_single_key(value: Any) -> bool:
-    """Return whether a value is a key of an argument without a type, as in `--model.sizes.width=4`.
+    """Return whether a value sets one key of an argument without a type, as in `--model.sizes.width=4`.
 
-    jsonargparse does not merge such a key into a dict, and passes its own private tuple to the class.
+    Instead of merging such a key into a dict, jsonargparse passes its own private tuple to the class.
     """
     from jsonargparse._typehints import NestedArg
 

@@ -40,7 +40,7 @@ def import_lazily() -> None:
 def _lazy_package(name: str) -> Any:
     """Add a package to `sys.modules` that imports each name in its `__init__.py` on first use.
 
-    The whole file is executed only if a variable that it defines itself is accessed.
+    The whole file is executed only on access to a variable that is defined in the file itself.
     """
     spec: Any = find_spec(name)
     loader, package = spec.loader, module_from_spec(spec)
@@ -57,7 +57,7 @@ def _lazy_package(name: str) -> Any:
     def find(attribute: str) -> Any:
         if attribute == "__path__":
             package.__path__ = spec.submodule_search_locations
-            import_module("torchmetrics.utilities")  # first, because the modules import each other
+            import_module("torchmetrics.utilities")  # imported first, because the modules import each other
             return package.__path__
         if attribute.startswith("__") and attribute != "__all__":
             raise AttributeError(attribute)
@@ -98,7 +98,7 @@ class _LightningFinder(MetaPathFinder):
 
 @contextmanager
 def _stand_in_for_compiler() -> Iterator[None]:
-    """Replace torch's compiler with a module that has the two names Lightning 2.6 needs. Others import the compiler."""
+    """Swap torch's compiler for a module with the two names Lightning 2.6 needs. Other names import the compiler."""
     import torch
 
     if COMPILER in sys.modules:

@@ -52,7 +52,7 @@ def reconfigure(trainer: Trainer, **parts: Any) -> None:
 def attach_callbacks(trainer: Trainer, module: LightningModule) -> None:
     """Attach the callbacks from a module's `configure_callbacks` early. Lightning would attach them in `fit` or `test`.
 
-    For example, a checkpoint of averaged weights must be prepared differently if there is a WeightAveraging callback.
+    They affect earlier steps. For example, a checkpoint's averaged weights are kept only if a callback updates them.
     """
     module.trainer = trainer
     trainer.strategy.connect(module)
@@ -61,7 +61,7 @@ def attach_callbacks(trainer: Trainer, module: LightningModule) -> None:
 
 
 def attach_data(trainer: Trainer, data: LightningDataModule) -> None:
-    """Set `trainer.datamodule`, which a module's `setup` may use, even if `predict` is called with other data."""
+    """Set `trainer.datamodule` for a module's `setup`, which may use it even if `predict` is called with other data."""
     data.trainer = trainer
     trainer.datamodule = data  # type: ignore[attr-defined]
 
@@ -73,7 +73,7 @@ def limit_loops(trainer: Trainer, max_epochs: int, max_steps: int) -> None:
 
 
 def set_root_dir(trainer: Trainer, path: str) -> None:
-    """Set the default root directory after the trainer was created, once all ranks know it. Requires Lightning 2.0+."""
+    """Set the default root directory of an existing trainer, once all ranks know the path. Requires Lightning 2.0+."""
     trainer._default_root_dir = path  # type: ignore[attr-defined]
 
 
@@ -97,8 +97,8 @@ def skip_batches_of_evaluation(trainer: Trainer) -> None:
 def reload_in_same_epochs(trainer: Trainer) -> None:
     """When a run is resumed, create the training loaders for the epoch in which they were last reloaded.
 
-    Checkpoints do not contain its number. If `reload_dataloaders_every_n_epochs` is 2 and the run resumes in epoch 1,
-    Lightning would create the loaders for epoch 1, and reload them in epoch 3. Requires Lightning 2.0+.
+    Checkpoints do not contain the number of this epoch. If `reload_dataloaders_every_n_epochs` is 2 and the run resumes
+    in epoch 1, Lightning would create the loaders for epoch 1, and reload them in epoch 3. Requires Lightning 2.0+.
     """
     loop, every = trainer.fit_loop, trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
     set_up = loop.setup_data
@@ -129,7 +129,7 @@ def disable_requeue(trainer: Trainer) -> None:
 def save_after_validation(callback: ModelCheckpoint) -> None:
     """Configure a ModelCheckpoint to save after each validation, before a newer value can replace the logged metric.
 
-    Using the constructor's argument would add an option to every subclass. Requires Lightning 1.6+.
+    The constructor argument is not used, because it would become an option of every subclass. Requires Lightning 1.6+.
     """
     callback._save_on_train_epoch_end = False
 
@@ -208,10 +208,10 @@ def is_between_epochs(trainer: Trainer) -> bool:
 def start_as_new(trainer: Trainer) -> None:
     """Make a resumed fit call all hooks at the start of its next epoch, as in a new fit. Requires Lightning 2.0+.
 
-    This function calls the base class's setter, because the fit loop's own setter would also reset the inner loops.
-    Lightning must create the data iterator again, because the first one used the counters of the previous epoch.
-    A checkpoint saved in `on_train_epoch_end` does not count its epoch as complete, so with `max_steps`, Lightning
-    would train this epoch again.
+    This function calls the base class's setter of `restarting`, because the fit loop's own setter would also reset the
+    inner loops. Lightning must create the data iterator again, because the first one used the counters of the previous
+    epoch. A checkpoint saved in `on_train_epoch_end` does not count its epoch as complete, so with `max_steps`,
+    Lightning would train this epoch again.
     """
     progress: Any = trainer.fit_loop.epoch_progress
     for epochs in (progress.total, progress.current):
@@ -250,7 +250,7 @@ def step_plateau_schedules(trainer: Trainer) -> None:
     """Step the ReduceLROnPlateau schedules with interval `step`. Requires Lightning 1.6+.
 
     Lightning does this after a step's hooks, but checkpoints are saved in these hooks. A resumed run must therefore
-    make the call for the last step before the checkpoint.
+    do this for the last step before the checkpoint.
     """
     trainer.fit_loop.epoch_loop.update_lr_schedulers("step", update_plateau_schedulers=True)
 
@@ -317,7 +317,7 @@ def loop_state(trainer: Trainer) -> dict[str, Any]:
 
 
 def epochs_in(checkpoint: dict[str, Any]) -> tuple[int, int | None]:
-    """Return two numbers for a checkpoint: the complete epochs, including validation, and the fully trained epochs.
+    """Return a checkpoint's number of complete epochs (including validation) and its number of fully trained epochs.
 
     The numbers differ if the checkpoint was saved during the validation at the end of an epoch. If a checkpoint was
     saved mid-epoch, the second number is None. Requires Lightning 1.5+.
@@ -369,7 +369,7 @@ def restore_progress(trainer: Trainer, checkpoint: dict[str, Any]) -> None:
 
 
 def is_trained_with_other_length(trainer: Trainer) -> bool:
-    """Return whether the epoch's last batch was trained, but the epoch now has a different number of batches.
+    """Return whether the epoch's last batch was processed, but the epoch now has a different number of batches.
 
     Lightning would train on the additional batches, or on one more batch, before it ends the epoch.
     """
@@ -468,7 +468,7 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
     trainer._logger_connector._first_loop_iter = False  # otherwise, Lightning resets the values in the first batch
 
 
-METRIC_ATTRIBUTES = ("min_val", "max_val", "_num_vals_seen")  # MinMaxMetric and Running do not register them as states
+METRIC_ATTRIBUTES = ("min_val", "max_val", "_num_vals_seen")  # not registered as states by MinMaxMetric and Running
 
 
 def metric_states(module: nn.Module) -> dict[str, dict[str, Any]]:
@@ -514,10 +514,10 @@ def swap_average(average: WeightAveraging, module: LightningModule) -> None:
 
 
 def reset_average(average: WeightAveraging, trainer: Trainer) -> None:
-    """Forget the average of an earlier fit, perhaps with another trainer. Requires Lightning 2.6+.
+    """Discard the average of an earlier fit, which may have used a different trainer. Requires Lightning 2.6+.
 
-    Otherwise, `test` would load the trained weights in a checkpoint, and a second trainer would not update the average
-    before it has trained more steps than the first one.
+    Otherwise, `test` would load a checkpoint's trained weights instead of the averaged ones, and a second trainer would
+    not update the average before it has trained more steps than the first one.
     """
     average._average_model, average._latest_update_step = None, trainer.global_step
 
@@ -537,7 +537,7 @@ def rank() -> int:
 
 
 def set_rank(number: int) -> None:
-    """Set the global rank. On import, Lightning reads it from a launcher's variables, even for one process."""
+    """Set the global rank. On import, Lightning reads the rank from a launcher's variables, even for one process."""
     setattr(rank_zero_only, "rank", number)  # noqa: B010  (mypy does not know the attribute)
 
 
@@ -653,7 +653,7 @@ def broadcast_all(tensors: list[Tensor]) -> None:
 
 
 def replaces_loading(module: nn.Module) -> bool:
-    """Return whether a module overrides how its part of a state dict is loaded. torch 0.4 added this method."""
+    """Return whether a module overrides how its part of a state dict is loaded. Requires torch 0.4+."""
     return type(module)._load_from_state_dict is not nn.Module._load_from_state_dict
 
 

@@ -50,8 +50,8 @@ def load_model(run: RunDir, which: str = "best") -> Any:
 def load_data(run: RunDir, stage: str = "test", download: bool = True) -> LightningDataModule:
     """Return the data module of a run, set up for a stage (`fit`, `validate` or `test`).
 
-    If the data cannot provide a value such as a vocabulary, it is read from the best checkpoint. If `download` is
-    false, `prepare_data` is not called.
+    Linked arguments that are null in the config, such as a vocabulary, are read from the best checkpoint. If `download`
+    is false, `prepare_data` is not called.
 
     Raises:
         DataError: the data are missing.
@@ -77,7 +77,7 @@ def load_data(run: RunDir, stage: str = "test", download: bool = True) -> Lightn
 def load_for_prediction(
     run: RunDir, checkpoint: Path, **parts: Any
 ) -> tuple[LightningModule, LightningDataModule, Trainer]:
-    """Return the task of a run with the weights of a checkpoint, its data module, and a trainer for prediction.
+    """Return a run's task with the weights of a checkpoint, the run's data module, and a trainer for prediction.
 
     The trainer uses a single process and none of the run's callbacks or loggers. All other trainer arguments come from
     the run's config, and `parts` overrides them. Nothing is written to the run.
@@ -87,7 +87,7 @@ def load_for_prediction(
         CheckpointError: the checkpoint is damaged, or belongs to a different model.
     """
     config = run.config()
-    # Without callbacks and loggers, their classes and packages such as wandb need not be installed.
+    # Omit callbacks and loggers, so that packages they need, such as wandb, do not have to be installed.
     config["trainer"] = {**config.get("trainer", {}), "callbacks": None, "logger": False}
     cli = LitCLI(current(), prepare(["predict", f"--config={as_yaml(config)}"]).args)
     set_rank(0)

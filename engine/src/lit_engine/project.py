@@ -1,4 +1,4 @@
-"""Description of the project that uses the library, with its package, data-to-model links and additional commands."""
+"""Describes a project that uses the library, with its package, its commands and the links from data to models."""
 
 import os
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """The commands `fit`, `validate`, `test` and `predict`, from parsing the command line to the final report.
 
-`run` executes one command. `Session.fit` shows a complete training run.
+`run` executes one command. `Session.fit` contains the steps of a complete training run.
 """
 
 import gc
@@ -287,7 +287,7 @@ class Session:
         self.has_content = bool(table.files) or bool(table.rows)
         for sample in table.missing:
             warn_once(f"error: cannot read {sample['file']}")
-            self.status = int(is_first())  # a launcher kills the first process as soon as another one fails
+            self.status = int(is_first())  # only the first, because a launcher kills it as soon as another fails
         count = f"{len(table.rows)} predictions: " if table.rows or not table.files else ""
         print_once(f"{count}{', '.join(map(str, table.files)) or 'no table was written'}")
 
@@ -305,7 +305,7 @@ class Session:
         self._fill_data(content)
         self.cli.make(self.run.path, bool(self.checkpoint or self.options.init_from), self._parts)
         trainer, model = self.cli.trainer, self.cli.model
-        attach_data(trainer, self.cli.datamodule)  # `configure_callbacks` may use it
+        attach_data(trainer, self.cli.datamodule)  # `configure_callbacks` may use the data
         attach_callbacks(trainer, model)
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         if sum(isinstance(one, Checkpoint) for one in callbacks) > 1:  # `configure_callbacks` returned another one
@@ -402,7 +402,7 @@ class Session:
         has_content = self.has_content or (not only_plans and any(self.run.checkpoints.glob("*.ckpt")))
         if self.existing_run is None and not has_content:
             shutil.rmtree(self.run.path, ignore_errors=True)
-            with suppress(OSError):  # the folder contains other runs
+            with suppress(OSError):  # raised if the folder contains other runs
                 self.run.path.parent.rmdir()
         elif hasattr(self, "record"):
             if self.command == "fit" and status not in (0, 2) and self.run.checkpoints.is_dir():
@@ -446,7 +446,7 @@ class Session:
         runs, name = self.options.runs_dir, self.options.run_name
         if is_first():
             return RunDir.create(runs, self.config_name, name)
-        return RunDir(Path(runs, self.config_name, name or "of-the-first"))  # RunRecord replaces it in all processes
+        return RunDir(Path(runs, self.config_name, name or "of-the-first"))  # RunRecord sets the first process's path
 
     def _checkpoint_to_evaluate(self) -> Path | None:
         which = self.options.ckpt_path
@@ -462,7 +462,7 @@ class Session:
         return None if which is None else Path(which)
 
     def _was_started_by_agent(self) -> bool:
-        """Return whether a W&B agent started this run. Its W&B logger is not part of the config."""
+        """Return whether a W&B agent started this run. If so, the run's config contains no W&B logger."""
         if not (self.run.path / "wandb.json").exists():
             return False
         return "Wandb" not in str(self.run.config()["trainer"].get("logger"))

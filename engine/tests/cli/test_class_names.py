@@ -32,7 +32,7 @@ def test_class_paths_of_a_missing_package_resolve_to_this_package(capsys):
         "class_path": f"{PACKAGE}.tasks.ImageClassifier",
         "init_args": {"net": {"class_path": f"{PACKAGE}.models.MLP"}, "loss": f"{PACKAGE}.data.Noise"},
     }
-    assert capsys.readouterr().err == f"note: before_now cannot be imported: using the classes of {PACKAGE} instead\n"
+    assert capsys.readouterr().err == f"note: before_now cannot be imported, so the classes of {PACKAGE} are used\n"
 
 
 def test_a_class_is_found_by_name_or_former_path(capsys):

@@ -72,7 +72,7 @@ def test_a_schedule_that_spans_the_run_needs_a_finite_run(error_of):
 
 
 def test_a_schedule_outside_a_task_suggests_the_schedules_of_torch():
-    with pytest.raises(UserError, match=r"not a Task needs torch's schedulers, such as torch\.optim\.lr_scheduler"):
+    with pytest.raises(UserError, match=r"not a Task must use torch's schedulers, such as torch\.optim\.lr_scheduler"):
         CosineAnnealingLR(torch.optim.SGD([torch.zeros(1)], lr=0.1))
 
 

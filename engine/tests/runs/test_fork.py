@@ -89,7 +89,7 @@ def test_a_fork_with_a_new_lr_and_length_advances_the_schedule_to_its_step(lit):
     before = files(parent)
     result = fork(lit, parent, "--lr 0.001 --epochs 5")
     assert files(parent) == before
-    assert f"forked {parent}/checkpoints/last.ckpt after 2 epochs (20 steps); learning rates are built" in result.out
+    assert f"forked {parent}/checkpoints/last.ckpt after 2 epochs (20 steps); learning rates follow" in result.out
     whole = fit(lit, "--lr 0.001 --epochs 5 --name whole")
     assert rates(result.run, 20) == rates(whole, 20)
     assert len(rates(result.run, 20)) == 30

@@ -41,7 +41,7 @@ class Average(WeightAveraging):
                 raise UserError(f"{names[0]} does not support sharded weights: remove it, or use the strategy ddp")
             if str(trainer.precision).endswith("-true") and trainer.precision != "32-true":
                 raise UserError(f"{names[0]} needs float32 weights: use 32-true or mixed, not {trainer.precision}")
-            call_after_setup(pl_module, lambda: self.create(trainer, pl_module))  # its `setup` may create layers
+            call_after_setup(pl_module, lambda: self.create(trainer, pl_module))  # `setup` may create layers
 
     def create(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Create the average as a copy of the module."""
@@ -58,7 +58,7 @@ class Average(WeightAveraging):
         checkpoint["state_dict"] = with_versions(checkpoint["state_dict"], pl_module)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the weights that a module without `strict_loading` omits from its checkpoints. Averages include them."""
+        """Add weights that a module without `strict_loading` omits from checkpoints, because averages include them."""
         for name in ("state_dict", "current_model_state"):
             if not pl_module.strict_loading and name in checkpoint:
                 checkpoint[name] = {**pl_module.state_dict(), **checkpoint[name]}
@@ -140,7 +140,7 @@ class SWA(Average):
         epochs = pl_module.length("epoch") if isinstance(pl_module, Task) else max(trainer.max_epochs or 0, 0)
         if 0 < self.start < 1:
             if not epochs:
-                raise UserError("SWA: a start below 1 is a fraction of the run. Set trainer.max_epochs or max_steps")
+                raise UserError("SWA: a start below 1 is a fraction of the run, so set trainer.max_epochs or max_steps")
             self.first_epoch = int(self.start * epochs)
         elif epochs and epochs <= self.start and not fast_dev_run(trainer):
             raise UserError(f"SWA would start in epoch {self.first_epoch}, but the run ends after {epochs} epochs")

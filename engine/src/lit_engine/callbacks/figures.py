@@ -265,8 +265,8 @@ class Figures(DrawsEvaluation):
     """Callback that saves a run's figures as PNG files in `figures/`, and logs them to TensorBoard and W&B if enabled.
 
     `fit` draws learning curves, learning rates and the first training images. `validate` and `test` draw the confusion
-    matrix, a reliability diagram, and the most confidently misclassified images. In your own `Trainer`, the curves need
-    `logger=MetricsCSV(default_root_dir)` from `lit_engine.loggers.metrics_csv`.
+    matrix, a reliability diagram, precision-recall and ROC curves, and the most confidently misclassified images.
+    In your own `Trainer`, the curves need `logger=MetricsCSV(default_root_dir)` from `lit_engine.loggers.metrics_csv`.
 
     Args:
         wrong_images: how many of the most confidently misclassified images to show. 0 shows none.
@@ -339,7 +339,7 @@ class Figures(DrawsEvaluation):
         self._wrong = sorted(self._wrong, key=lambda item: -item[0])[: self.wrong_images]
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw the confusion matrix, the reliability diagram and the images collected by all processes."""
+        """Draw the confusion matrix, the diagrams and the misclassified images from the results of all processes."""
         found, self._wrong = all_gathered(self._wrong, trainer), []
         scores, self._scores = all_gathered(self._scores, trainer), []
         if not trainer.is_global_zero:

@@ -13,7 +13,7 @@ from lit_engine.training.task import Task
 
 
 class Unfreezing(Callback):
-    """Callback that freezes parts of the task, including their batch-norm statistics, each until a given epoch.
+    """Callback that freezes each listed part of a task, including its batch-norm statistics, until a given epoch.
 
     The frozen parts depend only on the epoch, so resuming a run does not change them. Temporarily frozen parameters are
     in the optimizer's groups from the first step, but have no gradients or optimizer state. Parameters that never train
@@ -24,7 +24,7 @@ class Unfreezing(Callback):
         schedule: {net.backbone: 4, net.backbone.layer4: 2}
 
     Args:
-        schedule: maps the path of each module in the task to the first epoch, counted from 0, in which it trains. null
+        schedule: maps the path of each module in the task to the first epoch (counted from 0) in which it trains. null
             freezes a module permanently. Modules that are not listed train from the start.
 
     Raises:
@@ -58,10 +58,10 @@ class Unfreezing(Callback):
         return Unfreezing({path: None if epoch != 0 else 0 for path, epoch in self.schedule.items()})
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check the schedule. Parameters that are never trained are excluded from the optimizer."""
+        """Check the schedule, and freeze parameters that never train, which excludes them from the optimizer."""
         if stage != "fit":
             return
-        call_after_setup(pl_module, lambda: self._freeze(pl_module))  # its `setup` may create layers
+        call_after_setup(pl_module, lambda: self._freeze(pl_module))  # `setup` may create layers
 
     def _freeze(self, pl_module: LightningModule) -> None:
         modules = dict(pl_module.named_modules())
@@ -98,7 +98,7 @@ class Unfreezing(Callback):
         epoch = trainer.current_epoch
         frozen, changed = self._frozen(pl_module, epoch), False
         for name, parameter in pl_module.named_parameters(remove_duplicate=False):
-            # The model itself may freeze other parameters.
+            # Do not change unlisted parameters, which the model itself may freeze.
             if self.first_epoch_of(name) is None or not self._find_rule(name):
                 continue
             trains = parameter not in frozen

@@ -39,7 +39,7 @@ class NaNGuard(Callback):
         shards = local_shards(gradients.values())
         if not _not_finite(torch.nn.utils.get_total_norm(shards).isfinite(), trainer):
             return
-        # The norm of finite gradients may overflow.
+        # Check each gradient, because the norm of finite gradients may overflow.
         bad = _not_finite(torch.stack([one.isfinite().all() for one in shards]), trainer)
         if not bad.any():
             return
@@ -56,6 +56,6 @@ class NaNGuard(Callback):
 
 
 def _not_finite(finite: Tensor, trainer: Trainer) -> Tensor:
-    """Return the number of processes in which each gradient is not finite, because all processes must save together."""
+    """For each gradient, count the processes in which it is not finite, because all processes must save together."""
     bad = finite.logical_not().float()
     return all_reduced(bad) if trainer.world_size > 1 else bad

@@ -66,7 +66,7 @@ class PredictionTable(BasePredictionWriter):
         """
         if prediction is None:
             raise UserError(f"{type(pl_module).__name__}.predict_step returned None: return the batch's predictions")
-        # Copies, because the tensors may be views of larger ones, or in the shared memory of DataLoader workers.
+        # Copy the tensors, because they may be views of larger ones, or in the shared memory of DataLoader workers.
         values = apply_to_collection(prediction, Tensor, lambda tensor: tensor.cpu().clone())
         indices = [int(index) for index in batch_indices or ()]
         place = batch_idx * trainer.world_size + trainer.global_rank

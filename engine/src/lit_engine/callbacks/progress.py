@@ -36,7 +36,7 @@ def collect_progress_metrics(trainer: Trainer, pl_module: LightningModule, runni
 
 
 class ProgressLines(Callback):
-    """Progress display with one line per epoch. The line of the best epoch so far ends with `best`."""
+    """Progress display with one line per epoch. If the epoch is the best so far, its line ends with `best`."""
 
     def __init__(self) -> None:
         self._start = 0.0

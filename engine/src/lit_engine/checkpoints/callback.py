@@ -58,7 +58,7 @@ class Checkpoint(ModelCheckpoint):
         for name, number in (("every_n_epochs", every_n_epochs), ("every_n_steps", every_n_steps)):
             if number is not None and number < 1:
                 raise UserError(f"Checkpoint: {name} must be at least 1, got {number}")
-        # Several checkpoints may be from the same epoch.
+        # The step distinguishes several best checkpoints of the same epoch.
         self._ending = "epoch{epoch:03d}" + ("" if save_top_k in (0, 1) else "-step{step}")
         super().__init__(
             monitor=monitor,

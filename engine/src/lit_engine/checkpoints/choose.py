@@ -126,7 +126,7 @@ def _recorded_best(run: RunDir, state: dict[str, Any]) -> Path:
     """Return the path of the best checkpoint in a callback's state, even if the run was moved or copied."""
     folder, path = Path(state["dirpath"]), Path(state["best_model_path"])
     inside = run.checkpoints / os.path.relpath(path, folder)
-    # Otherwise, `folder` is the user's own folder with the name `checkpoints`.
+    # If false, `folder` is the user's own folder, which is also named `checkpoints`.
     was_run = not path.is_file() or (folder.parent / "provenance.json").is_file()
     return inside if folder.name == run.checkpoints.name and (was_run or inside.is_file()) else path
 

@@ -46,7 +46,7 @@ def check_fits(
     hyper_parameters: Mapping[str, Any],
     is_partial: bool = False,
 ) -> list[str]:
-    """Raise CheckpointError, listing the differences, unless a checkpoint contains exactly this model's weights.
+    """Raise CheckpointError with a list of differences unless a checkpoint contains exactly this model's weights.
 
     Class or target names in a different order are also an error. Replaced names are only reported.
 

@@ -105,7 +105,7 @@ def resolve_class_paths(value: Any) -> Any:
 
 @cache
 def _note(package: str) -> None:
-    print(f"note: {package} cannot be imported: using the classes of {current().name} instead", file=sys.stderr)
+    print(f"note: {package} cannot be imported, so the classes of {current().name} are used", file=sys.stderr)
 
 
 def check_config(config: Namespace) -> None:

@@ -20,7 +20,7 @@ SAVE_SECONDS = 10.0
 
 
 class _NoExperiment:
-    """Ignores all calls, such as `add_image`, and prints a note about the first call."""
+    """Stand-in experiment that ignores all calls, such as `add_image`, and prints a note about the first one."""
 
     _has_noted = False
 
@@ -117,7 +117,7 @@ class MetricsCSV(Logger):
         self._text += csv_text(self._rows[self._final : -1], self._columns, header=not self._text)
         self._final = len(self._rows) - 1
         write_text(self.file, self._text + csv_text(self._rows[-1:], self._columns, header=False))
-        self._changed = False  # only now, because writing fails if the disk is full
+        self._changed = False  # set last, because writing fails if the disk is full
 
     @rank_zero_only
     def finalize(self, status: str) -> None:

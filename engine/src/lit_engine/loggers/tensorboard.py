@@ -1,4 +1,4 @@
-"""Callback for the `tensorboard` overlay that logs the config, training images and the model's graph."""
+"""Callback for the `tensorboard` overlay. It logs the config, training images and the model's graph."""
 
 import warnings
 from pathlib import Path

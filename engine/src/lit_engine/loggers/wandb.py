@@ -41,7 +41,7 @@ def guard(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class WandbLogger(LightningWandbLogger):
-    """Lightning's W&B logger for one run directory. The W&B id is stored in `wandb.json` for resuming.
+    """Lightning's W&B logger, adapted to run directories. The W&B id is stored in `wandb.json` for resuming.
 
     Args:
         save_dir: the run directory, written as `{run_dir}` in configs.
@@ -53,7 +53,7 @@ class WandbLogger(LightningWandbLogger):
         notes: description of the run.
         mode: `auto` is online if there is an API key, and offline otherwise. WANDB_MODE overrides this mode.
         init_timeout: seconds to wait for the server before the run is logged offline.
-        finish_timeout: seconds to wait for uploads at the end. Later, `wandb sync` uploads all remaining data.
+        finish_timeout: seconds to wait for uploads at the end. `wandb sync` can upload the remaining data later.
         log_checkpoints: upload the best checkpoint as an artifact when training ends.
     """
 

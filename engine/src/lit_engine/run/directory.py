@@ -35,7 +35,7 @@ from lit_engine.project import current
 from lit_engine.run.provenance import read_uncommitted_changes
 
 BEFORE_NAN = "before-nan.ckpt"  # written by NaNGuard
-csv.field_size_limit(2**31 - 1)  # otherwise, reading fails for texts of more than 131,072 characters
+csv.field_size_limit(2**31 - 1)  # otherwise, reading fails for cells of more than 131,072 characters
 YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is eight times as fast
 
 
@@ -50,7 +50,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         with replacement(path.resolve()) as temporary:
             temporary.write_bytes(content)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error  # name `path`, not the temporary file
+        raise OSError(error.errno, error.strerror, str(path)) from error  # report `path`, not the temporary file
 
 
 @contextmanager
@@ -321,7 +321,7 @@ class RunDir:
         return words + ([f"--init_prefixes={json.dumps(first['init_prefixes'])}"] if first.get("init_prefixes") else [])
 
     def read_json(self, name: str, default: Any) -> Any:
-        """Return the content of a JSON file, or `default` if the file does not exist. Both must have the same type.
+        """Return the content of a JSON file, or `default` if it is missing. The content must have the default's type.
 
         Raises:
             RunError: the file is broken.
@@ -348,7 +348,7 @@ class RunDir:
         kept = {name: values for name, values in sections.items() if name not in ("validate", "test")}
         if kept != sections:
             self._write_metrics(kept)
-        # also `test_0.csv` (several dataloaders)
+        # also match `test_0.csv`, which is written for several dataloaders
         for file in [*self.path.glob("predictions/test[._]*"), *self.path.glob("figures/test_*.png")]:
             file.unlink()
 

@@ -1,8 +1,8 @@
 """Functions that find the stage in a metric's name, and the corresponding metrics of other stages.
 
-A metric that is logged with its stage in its name, such as `val/acc`, `val_acc`, `acc/val` or `test_f1`, is recorded
-under that name. Otherwise, `val/` or `test/` is prepended, so `acc` becomes `val/acc` if it is logged during
-validation. A name without a stage is a training metric.
+If the name of a logged metric contains its stage, as in `val/acc`, `val_acc`, `acc/val` or `test_f1`, the metric is
+recorded under that name. Otherwise, `val/` or `test/` is prepended, so `acc` becomes `val/acc` if it is logged during
+validation. Recorded names without a stage belong to training metrics.
 """
 
 import re

@@ -10,8 +10,8 @@ def options_of(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
     `("model.net", "package.models.CNN"), ("model.net.hidden", 64), ("trainer.callbacks.Checkpoint.mode", "max"), …`
 
-    A list of classes also has its own entry with the class names, because their order matters. Lists of callbacks and
-    loggers do not have this entry.
+    For a list of classes, the class names are also yielded as one value, because their order matters. Lists of
+    callbacks and loggers are an exception.
     """
     if isinstance(value, dict) and "class_path" in value:
         yield key, value["class_path"]

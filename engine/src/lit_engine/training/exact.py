@@ -38,7 +38,7 @@ class Totals:
         """Return the `sums` and the `count` with one value per replica, `(W,)` each. All processes must call this."""
         own = {name: value.item() for name, value in self.sums.items()}, float(self.count)
         shares = all_gathered([own], task.trainer)
-        names = dict.fromkeys(name for sums, _ in shares for name in sums)  # a resumed run logs them in this order
+        names = dict.fromkeys(name for sums, _ in shares for name in sums)  # a resumed run logs the means in this order
         columns = {name: _column(sums.get(name, 0.0) for sums, _ in shares) for name in names}
         return {"sums": columns, "count": _column(count for _, count in shares)}
 
@@ -131,14 +131,14 @@ class StepMean:
     """
 
     def __init__(self) -> None:
-        self._new: tuple[float | Tensor, int] | None = None  # samples and replicas, until the first backward pass
+        self._new: tuple[float | Tensor, int] | None = None  # number of samples and replicas, until the backward pass
         self._weight: Any = None  # weight of the current batch
         self._count: float | Tensor | None = None  # samples since the last step
         self._unit: float | Tensor = 1
         self._factor: Tensor | None = None  # factor that rescaled the latest gradients
 
     def start_batch(self, new: tuple[float | Tensor, int] | None = None) -> None:
-        """Set the number of samples of a batch and the number of replicas. Without them, losses are not scaled."""
+        """Set the number of samples of a batch and the number of replicas. If `new` is None, losses are not scaled."""
         self._new, self._weight = new, None
 
     def weigh(self, loss: Tensor) -> Tensor:

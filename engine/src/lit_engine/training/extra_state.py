@@ -21,7 +21,7 @@ KEYS = ("metrics", "trainable", "precedes_plateau", "batches", "accumulation", "
 
 
 class ExtraState:
-    """Saves and restores what Lightning omits: logged values, metrics, frozen parameters, gradients and counters.
+    """Saves and restores state that Lightning omits: logged values, metrics, frozen parameters, gradients and counters.
 
     `Saver` calls the methods in this order: `prepare`, `load` (if the run is resumed), `start`, `finish_start`, and
     then `save` for each checkpoint.
@@ -68,7 +68,7 @@ class ExtraState:
             return
         module = trainer.lightning_module
         self._share = shares[rank]
-        if loaders := self._share.get("combined_loader"):  # otherwise, all processes would use the first one's states
+        if loaders := self._share.get("combined_loader"):  # otherwise, all processes would use the states of rank 0
             checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = loaders
         # a MetricTracker must contain all its metrics before it can load a state dict
         _lightning.restore_metric_states(module, self._share["states"])
@@ -99,7 +99,7 @@ class ExtraState:
             _lightning.log_again(trainer, self._share.get("logged", []))
 
     def _check_batches(self, trainer: Trainer) -> None:
-        """Raise UserError if batches per epoch or step changed. Warn if a loader cannot resume mid-epoch."""
+        """Raise UserError if the batch count per epoch or step changed. Warn if a loader cannot resume mid-epoch."""
         now, done = trainer.num_training_batches, _lightning.ready_batches(trainer)
         before, accumulation = self._loaded.get("accumulation"), trainer.accumulate_grad_batches
         is_scheduled = accumulation_schedule(trainer) is not None
@@ -183,7 +183,7 @@ class ExtraState:
             states = _lightning.metric_states(module) if self._metrics is None else self._metrics
             share = {"logged": _lightning.logged_so_far(trainer), "states": states}
             if not moment and (trainer.validating or _lightning.is_between_epochs(trainer)):
-                share["ended"] = _lightning.logged_metrics(trainer)  # Lightning resets them after saving
+                share["ended"] = _lightning.logged_metrics(trainer)  # Lightning resets these metrics after saving
             _lightning.set_loop_counters(checkpoint["loops"]["fit_loop"], moment)
         share["combined_loader"] = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader")
         if _has_own_buffers(trainer):

@@ -56,11 +56,11 @@ class Fork(Callback):
         epochs, step = self.finished if self.trained is None else self.trained, content["global_step"]
         path = str(self.parent.path)
         self.origin = {"run": path, "checkpoint": self.checkpoint.name, "epochs": epochs, "step": step}
-        self.origin["rows"] = content.get("metrics_csv", {}).get("rows", 0)  # rows of metrics.csv that the fork copies
+        self.origin["rows"] = content.get("metrics_csv", {}).get("rows", 0)  # number of copied rows of metrics.csv
         self._changed: list[str] = []  # options that determine the optimizer and the schedules
 
     def adapt(self, run: Path, config: Mapping[str, Any], trainer: Trainer, model: LightningModule, data: Any) -> None:
-        """Adapt the saved states of weights, callbacks and data, and copy earlier metrics to the new run.
+        """Adapt the saved weights and the states of callbacks and data, and copy earlier metrics to the new run.
 
         Raises:
             CheckpointError: if no weight fits the model.
@@ -70,7 +70,7 @@ class Fork(Callback):
             # Unlike `splitlines`, this splits only at newlines. Metric names may contain other line separators.
             lines = re.findall(r".*\n", (self.parent.path / "metrics.csv").read_text(encoding="utf-8"))
             write_text(run / "metrics.csv", "".join(lines[: 1 + history["rows"]]))
-            history["last"] = rows[: history["rows"]][-1:]  # may include means logged after the save
+            history["last"] = rows[: history["rows"]][-1:]  # this row may include means logged after the save
         found = iterate_changes(resolve_class_paths(self.parent.config())["model"], config["model"], "model")
         # Modules that are not tasks create their own optimizer, so any of their options may affect the optimizer.
         owns = FROM_CHECKPOINT if isinstance(model, Task) else ()
@@ -139,7 +139,7 @@ class Fork(Callback):
             state["state"] = before["state"]
             for group, old in zip(state["param_groups"], before["param_groups"], strict=True):
                 group.update({name: value for name, value in old.items() if restores and name not in options})
-        how = "continue" if restores else "are built from the new options and moved to this position"
+        how = "continue" if restores else "follow the new options from this position on"
         print_once(f"forked {place}; learning rates {how}")
 
     def _move_schedules(self, trainer: Trainer, module: LightningModule) -> None:
@@ -198,7 +198,7 @@ def has_same_parameters(optimizer: Optimizer, saved: Mapping[str, Any]) -> bool:
     own, others = optimizer.param_groups, saved["param_groups"]
     if [len(group["params"]) for group in own] != [len(group["params"]) for group in others]:
         return False
-    if isinstance(optimizer, LBFGS):  # its state consists of vectors of all weights
+    if isinstance(optimizer, LBFGS):  # the state of LBFGS consists of vectors of all weights
         return True
     weights, keys = ([one for group in groups for one in group["params"]] for groups in (own, others))
     states = [saved["state"].get(key, {}).values() for key in keys]

@@ -106,7 +106,7 @@ class _CopiedBuffers:
 
 @contextmanager
 def evaluation_mode(net: nn.Module) -> Iterator[None]:
-    """Put all modules in evaluation mode within a `with` block. Afterwards, each returns to its previous mode."""
+    """Put all modules in evaluation mode within a `with` block, and then restore the mode of each module."""
     modes = [(module, module.training) for module in net.modules()]
     net.eval()
     try:

@@ -63,7 +63,7 @@ def call_forward(module: LightningModule, names: Iterable[str], inputs: Iterable
 
 
 def forward_batch(module: LightningModule, batch: Any) -> Any:
-    """Pass a batch, or the inputs in it, to `forward` (see `inputs_of`). The first element may be a dict of inputs."""
+    """Pass a batch, or the inputs in it, to `forward` (see `inputs_of`). A tuple may start with a dict of inputs."""
     if _takes_batch(module, batch):
         return module(batch)
     if isinstance(batch, tuple | list) and not isinstance(batch[0], Tensor):
@@ -96,13 +96,13 @@ def _takes_batch(module: LightningModule, batch: Any) -> bool:
 
 
 class OwnData(LightningDataModule):
-    """Data module for a LightningModule that has its own dataloaders. It is the default of `--data`."""
+    """Data module for a LightningModule that has its own dataloaders. `--data` uses this class by default."""
 
     module: LightningModule
 
     @classmethod
     def of(cls, module: LightningModule) -> "OwnData":
-        """Return a data module that returns the dataloaders of the module."""
+        """Return a data module that provides the module's dataloaders."""
 
         def load(name: str) -> Any:
             return lambda data: getattr(data.module, name)()

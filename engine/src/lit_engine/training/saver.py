@@ -41,7 +41,7 @@ OUT_OF_MEMORY = (
 )
 ONE_SAMPLE = "batch norm cannot train on a batch of one sample: set --data.drop_last=true or change data.batch_size"
 TRANSFER_HOOKS = ("on_before_batch_transfer", "on_after_batch_transfer")
-# The module's hooks that are wrapped, so that `Saver` runs after them.
+# Hooks of the module, which are wrapped so that `Saver` runs after them.
 LAST_HOOKS = ("on_train_start", "on_train_epoch_start", "on_train_batch_end", "on_validation_end")
 
 
@@ -190,8 +190,8 @@ class Saver(Callback):
     ) -> None:
         """Save the state after `batches` batches of the epoch, to repeat the next step with halved micro-batches.
 
-        Do nothing if values of `self.log` or torchmetrics already contain a part of the step, because they cannot be
-        restored.
+        Do nothing if values of `self.log` or torchmetrics already contain a part of the step, because these values
+        cannot be restored.
         """
         if _lightning.logged_so_far(trainer) or _update_counts(module) != updates:
             return

@@ -1,4 +1,4 @@
-"""Optimizers and learning rate schedules. Several schedules can be combined. Most of them end with the run."""
+"""Optimizers and learning rate schedules. Several schedules can be combined. Most schedules end with the run."""
 
 import math
 import re
@@ -44,7 +44,7 @@ def horizon() -> int:
     if current.steps is None:
         raise UserError(
             "a scheduler needs a run with a known length of at least one step: "
-            "see trainer.max_epochs, max_steps and limit_train_batches. A module that is not a Task needs torch's "
+            "see trainer.max_epochs, max_steps and limit_train_batches. A module that is not a Task must use torch's "
             "schedulers, such as torch.optim.lr_scheduler.CosineAnnealingLR"
         )
     current.used = True
@@ -208,7 +208,7 @@ class SequentialLR(lr_scheduler.SequentialLR):
         super().__init__(optimizer, parts, starts[1:])
 
     def step(self) -> None:  # type: ignore[override]
-        """Step the current scheduler. At a milestone, first reset the rate, from which recursive schedulers start."""
+        """Step the current scheduler. At a milestone, first reset the rate for recursive schedulers."""
         if self.last_epoch + 1 in self._milestones:
             for group in self.optimizer.param_groups:
                 group["lr"] = group["initial_lr"]
@@ -283,7 +283,7 @@ def steps_of_epochs(trainer: Trainer) -> list[int] | None:
 
 
 def iterate_steps(trainer: Trainer, epochs: Iterable[int], since_start: bool) -> Iterator[dict[str, int]]:
-    """For each optimizer step, yield a count per interval. Schedules are stepped at multiples of their `frequency`.
+    """For each optimizer step, yield the count of each interval. Schedules are stepped at multiples of `frequency`.
 
     Args:
         trainer: the trainer, which knows the number of batches per epoch.
@@ -345,7 +345,7 @@ def build_schedulers(
         # This attribute is part of the scheduler's state, so a resumed run can check the length.
         scheduler.planned_length = end if seen.used else None
         if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) != (schedule.monitor is not None):
-            raise UserError(f"{name}: ReduceLROnPlateau needs a metric to monitor, and no other scheduler does")
+            raise UserError(f"{name}: ReduceLROnPlateau needs a metric to monitor, and others must not set one")
         if schedule.monitor is not None and schedule.interval == "step":
             raise UserError(f"{name}: a schedule that monitors a metric needs interval: epoch")
         config: dict[str, Any] = {
@@ -366,7 +366,7 @@ def build_schedulers(
 
 
 def _make(where: str, factory: Callable[[Any], Any], argument: Any) -> Any:
-    """Call a factory from the config. Errors about its arguments, such as a negative rate, become UserErrors."""
+    """Call a factory from the config. Raise UserError if it rejects its arguments, such as a negative rate."""
     try:
         return factory(argument)
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
@@ -375,7 +375,7 @@ def _make(where: str, factory: Callable[[Any], Any], argument: Any) -> Any:
 
 def lengths_in(state: Any) -> list[str]:
     """Return the values that depend on the length of the run, from the state of a scheduler and of its parts."""
-    # timm's name is `t_initial`, and lightning-bolts uses `max_epochs`.
+    # timm calls the length `t_initial`, and lightning-bolts calls it `max_epochs`.
     names = r"planned_length|T_max|t_initial|num_training_steps|(?:total|max)\w*_(?:steps|epochs|iters?)"
     return re.findall(rf"'(?:{names})': (\w+)", str(state))
 

@@ -44,7 +44,7 @@ class Signals:
                 signal.signal(number, self.receive)
 
     def remove(self, *kept: int) -> None:
-        """Restore the earlier handlers, except for the signals `kept`."""
+        """Restore the earlier handlers of all signals except those in `kept`."""
         for number in self._before.keys() - kept:
             signal.signal(number, self._before.pop(number))
 

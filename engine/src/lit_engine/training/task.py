@@ -1,4 +1,4 @@
-"""Base class for tasks. It builds the optimizer, logs exact means, rates and speed, and seeds each step."""
+"""Base class for tasks. It builds the optimizer, logs exact means, learning rates and speed, and seeds each step."""
 
 import inspect
 import sys
@@ -58,8 +58,8 @@ class Task(_lightning.QuickModule):
     The example logs `train/loss`, `train/accuracy`, `val/loss` and `val/accuracy` at the end of each epoch. The values
     are exact means over all samples on all processes. It also logs `train/samples_per_second` and the learning rate of
     each parameter group (`lr`, or `lr/NAME` if there are several groups). To log more in an evaluation, override
-    `evaluation_start` and `evaluation_metrics`. The `split` is `val` or `test`. `predict_step` returns columns of the
-    prediction table. Hooks that you override must call `super()`.
+    `evaluation_start` and `evaluation_metrics`. The argument `split` is `val` or `test`. `predict_step` returns columns
+    of the prediction table. Hooks that you override must call `super()`.
 
         def training_step(self, batch, batch_idx):
             logits = self(batch.images)
@@ -81,9 +81,9 @@ class Task(_lightning.QuickModule):
             is not used for networks for which oneDNN would compute incorrect gradients.
         compile: backend of `torch.compile` for `net`, usually `inductor` (it needs a C++ compiler on CPUs), or a dict
             of arguments, such as `mode` and `fullgraph`. Compilation does not change checkpoints.
-        metrics: list or dict of torchmetrics for each evaluation. In a list, metrics are named after their classes, as
-            in `val/multiclass_f1_score`. `metric_inputs` returns the metrics' inputs. The task sets `num_classes` or
-            `num_labels` if omitted.
+        metrics: list or dict of torchmetrics objects for each evaluation. In a list, metrics are named after their
+            classes, as in `val/multiclass_f1_score`. `metric_inputs` returns the metrics' inputs. The task sets
+            `num_classes` or `num_labels` if omitted.
         checkpoint_blocks: recompute the activations of each block of `net` in the backward pass instead of storing
             them. This saves memory but takes time. It does not change gradients. Blocks are residual blocks,
             the layers of a Transformer, or the modules returned by the network's `blocks()` method.
@@ -172,7 +172,7 @@ class Task(_lightning.QuickModule):
     def configure_model(self) -> None:
         """Shard the task's submodules if the strategy is `Sharded`."""
         if self.device_mesh is not None:
-            from lit_engine.distributed.sharded import shard  # takes half a second
+            from lit_engine.distributed.sharded import shard  # this import takes half a second
 
             shard(self, self.device_mesh)
             for metric in (module for module in self.modules() if isinstance(module, Metric)):
@@ -343,7 +343,7 @@ class Task(_lightning.QuickModule):
         super().lr_scheduler_step(scheduler, metric)
 
     def _scheduled(self) -> list[tuple[Any, Schedule]]:
-        """Pair the schedulers from `build_schedulers` with `schedules`. A subclass may create others."""
+        """Pair the schedulers from `build_schedulers` with `schedules`. A subclass may create other schedulers."""
         built = [one for one in self.trainer.lr_scheduler_configs if hasattr(one.scheduler, "planned_length")]
         return list(zip(built, self.schedules, strict=bool(built)))
 
@@ -382,7 +382,7 @@ class Task(_lightning.QuickModule):
         self._clock = Clock()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Seed the model's random numbers (dropout), which depend only on the seed, the step and the replica."""
+        """Seed the model's random numbers (dropout), so that they depend only on the seed, the step and the replica."""
         self._counted = False
         self._step_mean.start_batch()
         trainer = self.trainer
@@ -390,7 +390,7 @@ class Task(_lightning.QuickModule):
         self._rates = learning_rates(trainer.optimizers)  # schedulers change the rates before the end of the step
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Every `log_every_n_steps` steps, log the loss of an optimizer step (over all micro-batches) and the rates."""
+        """Log an optimizer step's loss (all micro-batches) and the learning rates every `log_every_n_steps` steps."""
         if self.trainer.is_last_batch and self.device.type != "cpu":
             torch.accelerator.synchronize()  # include pending work on the device
         self._clock.lap()
@@ -416,7 +416,7 @@ class Task(_lightning.QuickModule):
         All processes must call this.
         """
         loss = self.running.mean_loss_since_mark(self)
-        if loss is None and outputs:  # the task does not call `step`, and Lightning has divided the loss
+        if loss is None and outputs:  # the task does not call `step`, so undo Lightning's division
             loss = outputs["loss"].item() * self.trainer.accumulate_grad_batches
         return loss
 
