@@ -1,7 +1,7 @@
 # make setup     install the locked packages into .venv
 # make demo      install, then train, test and predict on bundled real data; needs no network once installed
 # make test      install, then run the tests, which takes minutes
-# make test-all  install, then run all tests, including slow ones; REAL_DATA=1 adds tests of the archives in data/
+# make test-all  install, then run all tests, including slow ones; REAL_DATA=1 adds tests that need archives in data/
 # make lint      install, then check style, types and imports
 # make coverage  install, then run the tests and list uncovered lines
 # make lock      update requirements.lock to match pyproject.toml; to upgrade, raise `exclude-newer` and delete the lock
@@ -21,7 +21,7 @@ TORCH_BACKEND ?= $(shell cat $(INSTALLED) 2>/dev/null)
 BIN := .venv/bin
 LIBRARY := --editable ./engine
 UV = $(shell command -v uv || echo $(BIN)/uv)
-# Ignore the project's own uv settings, because some package indexes list no upload dates for exclude-newer.
+# Ignore the project's own uv settings, because exclude-newer needs upload dates, which some indexes do not list.
 ANY_DATE := --project /
 # Spinning OpenMP threads slow everything down on a machine that also runs other programs.
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -82,8 +82,8 @@ endif
 endif
 	@echo "$(TORCH_BACKEND)" > $@
 
-# PyTorch's own index has different files for the locked versions, so their hashes do not match. Each of its CUDA builds
-# requires its own versions of the CUDA libraries.
+# PyTorch's own index has different files for the locked versions, so their hashes do not match. Each CUDA build of
+# torch requires specific versions of the CUDA libraries.
 .venv/constraints.txt: requirements.lock
 	@mkdir -p .venv
 	sed -E '/^((cuda|nvidia)-|(\.\/)?vendor\/)/,/[^\\]$$/d' requirements.lock > $@

@@ -1,9 +1,9 @@
 """Families of examples, from which `init_project.py` assembles a project.
 
-Each family has glob patterns for its own files. If families share a file, keys identify the lines of each family. In a
-pattern, `PACKAGE` matches the package folder, and `*` also matches slashes. A key is the first word of a line, with
-or without quotes. A line with a key is removed unless the project keeps a family that lists this key. Files that match
-no pattern stay in the template.
+Each family has glob patterns for its own files. In files that families share, keys identify the lines of each family.
+In a pattern, `PACKAGE` matches the package folder, and `*` also matches slashes. A key is the first word of a line,
+with or without quotes. A line with a key is removed unless the project keeps a family that lists this key. Files that
+match no pattern are not copied.
 
 A Markdown file can contain sections for certain families. A section starts with an `only` comment, which lists the
 families, and ends with an `end` comment (see `keep_sections`). Text for `template` never appears in a project. For

@@ -131,7 +131,7 @@ def check_name(name: str, paths: Iterable[str]) -> None:
     locked = re.findall(r"^([a-z0-9.-]+)==", (ROOT / LOCK).read_text(), re.MULTILINE)
     commands = {"activate", "python", "python3", *metadata.entry_points(group="console_scripts").names}
     for taken, what in (
-        (name in sys.stdlib_module_names, "a module of Python"),
+        (name in sys.stdlib_module_names, "a standard library module"),
         (name in modules | {"build", "configs", "dist", "runs", "test", "wandb"}, "a name used in the project"),
         (importlib.util.find_spec(name) or name.replace("_", "-") in locked, "the name of an installed package"),
         (name.replace("_", "-") in commands, "the name of a command"),

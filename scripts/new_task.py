@@ -1,6 +1,6 @@
 """Add a task to this project, including data, a config and a test. The task trains on synthetic data in seconds.
 
-The kinds of tasks are the folders in scripts/task_kinds. After running the script, edit the lines marked "yours".
+Each folder in scripts/task_kinds defines a kind of task. After running the script, edit the lines marked "yours".
 
     python scripts/new_task.py NAME --kind=KIND
 """
@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="name of the task and its files (lower-case letters, digits, underscores)")
     kinds = sorted(path.parent.name for path in TEMPLATES.glob("*/data.txt"))
-    parser.add_argument("--kind", required=True, choices=kinds, help="kind of the task")
+    parser.add_argument("--kind", required=True, choices=kinds, help="kind of task")
     options = parser.parse_args()
     package = next((ROOT / "src").glob("*/__main__.py")).parent.name
     check_name(options.name, package)
@@ -67,7 +67,7 @@ def check_name(name: str, package: str) -> None:
 
     check_spelling(name)
     places = [ROOT / fill_placeholders(place, name, package) for place in PLACES.values()]
-    places.append(ROOT / f"configs/overlays/{name}.yaml")  # `fit CONFIG NAME` must still find the overlay
+    places.append(ROOT / f"configs/overlays/{name}.yaml")  # a config with this name would hide the overlay
     taken = [path for path in places if path.exists() or path.with_suffix("").is_dir()]
     # pytest does not allow two test files with the same name, even in different folders.
     if taken := [*taken, *(ROOT / "tests").rglob(f"test_{name}.py")]:

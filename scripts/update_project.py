@@ -24,7 +24,7 @@ from init_project import LOCK, RECORD, ROOT, git, template_files
 def main() -> int:
     """Run the command. Return exit status 1 after a conflict, or if `--check` finds changes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("project", type=Path, help="folder of the project, without uncommitted changes")
+    parser.add_argument("project", type=Path, help="project folder, which must have no uncommitted changes")
     parser.add_argument("--check", action="store_true", help="only list changes; exit with status 1 if there are any")
     options = parser.parse_args()
     try:

@@ -1,4 +1,4 @@
-"""Build the library's wheel for generated projects, and reduce the lock to the packages that a project needs.
+"""Build the library's wheel for generated projects, and reduce the lock file to the packages that a project needs.
 
 No network or build tool is needed. The build is reproducible, so an update can detect whether the wheel has changed.
 """
@@ -76,7 +76,7 @@ def reduce_lock(lock: str, pyproject: str, wheel: str, content: bytes) -> str:
     while found := {name for name, above in parents.items() if name not in kept and not kept.isdisjoint(above)}:
         kept |= found
     needed = [_with_dependents(block, kept | {project["name"]}) for block in blocks if _normalize(block) in kept]
-    # Same format as written by `make lock`, which prevents merge conflicts in later updates.
+    # Use the format of `make lock`, which prevents merge conflicts in later updates.
     pinned = f"vendor/{wheel} \\\n    --hash=sha256:{hashlib.sha256(content).hexdigest()}\n    # via\n" + "".join(
         f"    #   {project['name']} (pyproject.toml{group})\n" for group in ("", ":dev")
     )

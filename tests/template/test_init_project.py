@@ -58,7 +58,7 @@ def wheel_of(project):
         ("проект", "lower-case letters a to z"),
         ("a__b", "try a_b"),
         ("class", "Python keyword"),
-        ("json", "module of Python"),
+        ("json", "standard library module"),
         ("torch", "installed package"),
         ("python", "name of a command"),
         ("lint_imports", "name of a command"),

@@ -41,7 +41,7 @@ class CNN(nn.Module):
         num_classes: number of outputs; set from the data.
         layers: a number adds a 3×3 convolution with this many output channels, and `pool` adds 2×2 max-pooling.
         hidden: width of the head's hidden layer; 0 for none.
-        padding: zero padding of each convolution in pixels. With 1, the image size stays the same.
+        padding: zero padding of each convolution in pixels. A padding of 1 preserves the image size.
         norm: `batch` adds batch norm between each convolution and its ReLU.
         dropout: probability of zeroing a feature between the convolutions and the head.
         head_dropout: probability of zeroing a unit of the hidden layer.

@@ -68,7 +68,7 @@ class WeightedCrossEntropy(nn.Module):
 
 
 class FocalLoss(nn.Module):
-    """Cross-entropy times `(1 - p)^γ`, which reduces the weight of easy samples (Lin et al., 2017).
+    """Cross-entropy times `(1 - p)^γ`, where p is the target's probability. Easy samples count less (Lin et al., 2017).
 
     Args:
         gamma: γ; 0 is plain cross-entropy.

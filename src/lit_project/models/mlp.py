@@ -61,8 +61,8 @@ class MLP(nn.Module):
         return self.layers(x)
 
     def tensor_parallel_plan(self) -> dict[str, Any]:
-        """Shard the outputs of each hidden layer, and then gather them, because norms and dropout need all outputs."""
-        from torch.distributed.tensor import Replicate, parallel  # takes half a second
+        """Return a plan that shards hidden layers. Outputs are gathered, because norms and dropout need all of them."""
+        from torch.distributed.tensor import Replicate, parallel  # takes half a second to import
 
         linear = [f"layers.{number}" for number, layer in enumerate(self.layers) if isinstance(layer, nn.Linear)]
         return {name: parallel.ColwiseParallel(output_layouts=Replicate()) for name in linear[:-1]}

@@ -62,7 +62,7 @@ def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | No
     `y` becomes `head.y`.
 
     Raises:
-        ValueError: a prefix matches no name, or two names become equal.
+        ValueError: a prefix matches no name, or two parameters would have the same name.
     """
     found: dict[str, Tensor] = {}
     unused = set(prefixes)
@@ -117,9 +117,9 @@ class TorchvisionNet(nn.Module):
 
     It consists of `head` and `backbone`, whose modules have torchvision's names (`backbone.conv1`…). For greyscale
     images, the weights of the first convolution are summed over its input channels. The output is then the same as for
-    an RGB image with three equal channels, but this layer costs only a third. The weights of GoogLeNet and Inception
-    v3 expect values in [-1, 1]. For greyscale images, set the mean and standard deviation to 0.5. For colour images,
-    keep `ImageFolder`'s default values, because torchvision's `transform_input` expects ImageNet's normalization.
+    an RGB image with three equal channels, but this layer needs only a third of the computation. GoogLeNet's and
+    Inception v3's weights expect values in [-1, 1]. For greyscale images, set the mean and std to 0.5. For colour
+    images, keep `ImageFolder`'s defaults, because torchvision's `transform_input` expects ImageNet's normalization.
 
     Args:
         input_shape: shape `(C, H, W)` of one image; set from the data.

@@ -209,7 +209,7 @@ class ImageClassifier(Classifier):
         return mean_logits(self, images, self.test_time_flips, self.test_time_shift)
 
     def configure_model(self) -> None:
-        """Shard the network if requested, or raise UserError if a penalty is set, which requires unsharded weights."""
+        """Shard the network if requested. Raise UserError if it is sharded and a penalty is set."""
         if self.device_mesh is not None and self.penalty is not None:
             raise UserError("model.penalty requires unsharded weights, but this run shards them")
         super().configure_model()

@@ -41,7 +41,7 @@ class Calibration(Metric):
 
 
 def check_top_k(top_k: int | None, num_classes: int) -> int:
-    """Return `top_k`. The default is 3 for more than 3 classes, and 1 otherwise. Raise ValueError if out of range."""
+    """Return `top_k`, by default 3 for more than 3 classes and 1 otherwise. Raise ValueError if it is out of range."""
     if top_k is None:
         top_k = 3 if num_classes > 3 else 1
     if not 1 <= top_k <= num_classes:

@@ -29,8 +29,8 @@ class Regressor(Task):
     and `test` log the following metrics:
 
     - `loss` is computed from the standardized targets. `samples` is the number of samples.
-    - `mse` and `mae` are computed from unstandardized values. Several targets are logged as `mse/NAME` and `mae/NAME`.
-      In this case, `mse_standardized` and `mae_standardized` are means over all standardized targets.
+    - `mse` and `mae` are computed from unstandardized values. With several targets, they are logged as `mse/NAME` and
+      `mae/NAME`, and `mse_standardized` and `mae_standardized` are means over all standardized targets.
     - `r2` is the mean of 1 - SS_res / SS_tot over all targets. SS_tot is relative to the mean of the evaluated split.
       Targets that are constant in this split have no R² and are ignored. `r2` is omitted if all targets are constant.
 

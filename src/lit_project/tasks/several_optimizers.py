@@ -41,8 +41,8 @@ class Part:
 class SeveralOptimizers(Task):
     """Mixin for a task with one optimizer per part of the model. One step of all optimizers counts as a single step.
 
-    With manual optimization, the task is responsible for accumulation, clipping and schedules. Lightning rejects these
-    options in the trainer, so they are options of the task. The loss is still averaged over an optimizer step.
+    With manual optimization, the task is responsible for accumulation, clipping and schedules. The task has its
+    own options, because Lightning rejects the trainer's. The loss is still averaged over an optimizer step.
 
     Args:
         parts: groups of parameters. Each trainable parameter must belong to exactly one part.
@@ -56,7 +56,7 @@ class SeveralOptimizers(Task):
 
     accumulate: int
     untrained: ClassVar[dict[str, Any]] = {"parts": [Part("all", [], no_optimizer)]}
-    # `_step_optimizers` rescales the gradients of all optimizers together.
+    # This hook does nothing, because `_step_optimizers` rescales the gradients of all optimizers together.
     on_before_optimizer_step: Any = lambda self, optimizer: None
 
     def __init__(self, parts: list[Part], accumulate: int = 1, clip_norm: float | None = None, **kwargs: Any) -> None:

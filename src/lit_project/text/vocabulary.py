@@ -85,7 +85,7 @@ class WordVocabulary(Vocabulary):
 
         Args:
             sentences: prepared training sentences.
-            min_freq: minimum frequency of words. Rarer words are unknown.
+            min_freq: minimum frequency of words. Rarer words are treated as unknown.
             max_size: maximum number of ids, including the four special tokens. The minimum is 5.
             language: language code of the sentences.
 

@@ -44,12 +44,12 @@ class TranslationData(SplitData):
         vocabulary: whole words (`word`), or subwords from BPE (`bpe`) or a unigram language model (`unigram`).
         vocabulary_size: number of ids per vocabulary, including four special ids. Default: all words, or 8000 subwords.
         joint: use one subword vocabulary for both languages.
-        min_freq: minimum frequency of words in the training pairs. Rarer words are unknown.
+        min_freq: minimum frequency of words in the training pairs. Rarer words are treated as unknown.
         max_length: maximum number of tokens per sentence, excluding BOS and EOS.
-        overlong: how to treat training pairs that exceed `max_length`. Their number is printed. Evaluation pairs
-            that are provided separately are never dropped, but their sources are truncated. If evaluation pairs are
-            held out from the training pairs, `drop` is applied before the split. In this case, a sentence's length is
-            its number of words, plus its number of punctuation marks if `vocabulary` is `word`.
+        overlong: how to treat training pairs that exceed `max_length`. The number of these pairs is printed. Evaluation
+            pairs that are provided separately are never dropped, but their sources are truncated. If evaluation pairs
+            are held out from the training pairs, `drop` is applied before the split. In this case, a sentence's length
+            is its number of words, plus its number of punctuation marks if `vocabulary` is `word`.
         lowercase: convert both sides to lower case.
         strip_accents: remove accents from both sides.
         space_punctuation: insert spaces between words and punctuation marks.
@@ -61,7 +61,7 @@ class TranslationData(SplitData):
         keep_vocabularies: with `--init_from`, keep that run's vocabularies to continue training on similar data.
             Otherwise, new vocabularies are built, and the embeddings of changed vocabularies are not loaded.
         folds: number of folds, for a corpus without a test split. No sentence occurs in two folds.
-        fold: index of the fold used as the test split, from 0.
+        fold: index of the fold that is used as the test split, starting at 0.
 
     Raises:
         DataError: options conflict, the corpus lacks a language, or `keep_vocabularies` is set without a checkpoint.
@@ -298,7 +298,7 @@ class CarvedData(TranslationData):
         return False
 
     def _leave_out(self, name: str, pool: Pairs, kept: Pairs, why: str) -> Pairs:
-        """Record and print how many pairs of the pool are not kept, and return the kept pairs."""
+        """Record and print the number of dropped pairs, and return the kept pairs."""
         self.left_out[name] = len(pool) - len(kept)
         if self.left_out[name]:
             print_once(f"{self.left_out[name]:,} of {len(pool):,} pairs {why} and were dropped before the split")

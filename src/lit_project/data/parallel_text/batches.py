@@ -45,7 +45,7 @@ class TokenBatches(EpochBatches):
 
     The pairs are sorted by (target length, source length) and cut into batches. Shuffling permutes pairs of equal
     length and the order of the batches, depending on the seed and the epoch. The sorted lengths are the same in every
-    epoch, and so are the number of batches and their shapes. Each pair is used by one process, exactly once per epoch.
+    epoch, and so are the number of batches and their shapes. Each pair is used by exactly one process, once per epoch.
     The largest batches are split in two until every process has the same number of batches. In each step, all processes
     have batches of similar length, so that they finish at about the same time.
 
@@ -101,7 +101,7 @@ class TokenBatches(EpochBatches):
 
     def batches(self) -> list[Tensor]:
         order = torch.from_numpy(self._sort(self.epoch))
-        block = self.parts if self.global_batch_size else self.num_replicas  # batches that are shuffled as a unit
+        block = self.parts if self.global_batch_size else self.num_replicas  # batches per shuffled unit
         count = (len(self.bounds) - 1) // block
         steps = torch.arange(count)
         own = torch.arange(self.rank, block, self.num_replicas).expand(count, -1)

@@ -106,7 +106,7 @@ class ParallelText(CarvedData):
         self.train, self.files = train, {"val": val, "test": test}
         for files in (train, val, test):
             if isinstance(files, list) and len(files) not in (1, 2):
-                raise DataError(f"a split must be one file with tabs or [source file, target file], got {files}")
+                raise DataError(f"a split must be one tab-separated file or [source file, target file], got {files}")
 
     def pool(self) -> Pairs:
         return self._read(self.train)

@@ -1,4 +1,4 @@
-"""Filters of sentence pairs by length, or by the sentence prefixes in the classic PyTorch tutorial."""
+"""Filters for sentence pairs, by length or by the sentence prefixes of the classic PyTorch tutorial."""
 
 from collections.abc import Sequence
 from typing import Literal

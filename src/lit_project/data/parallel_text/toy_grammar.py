@@ -37,8 +37,8 @@ class Subject(NamedTuple):
 class Verb(NamedTuple):
     """The English and French forms of one verb."""
 
-    english: str  # base, third person, past
-    present: str  # one form per person
+    english: str  # base form, third person and past tense, separated by commas
+    present: str  # one form per person, separated by spaces
     participle: str
     future: str  # stem
 

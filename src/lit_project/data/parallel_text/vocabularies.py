@@ -26,7 +26,7 @@ class VocabularyOptions:
         kind: `word` for whole words, or the subword algorithm.
         size: number of ids in each vocabulary. Default: all words, or `SUBWORDS`.
         joint: use one subword vocabulary for both languages.
-        min_freq: minimum frequency of words. Rarer words are unknown.
+        min_freq: minimum frequency of words. Rarer words are treated as unknown.
 
     Raises:
         DataError: options conflict or are out of range.

@@ -114,8 +114,8 @@ def _log_probabilities(logits_BV: Tensor, tokens_BT: Tensor, last_B: Tensor, opt
 def beam_search(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decoding) -> list[list[Hypothesis]]:
     """Search with a beam of `beam_size` hypotheses per sentence, up to `limits_B` tokens including EOS.
 
-    A hypothesis is finished if EOS is among the `beam_size` best continuations of its sentence. A sentence is finished
-    if it has `beam_size` finished hypotheses. The search is exact if the beam can hold all possible sequences.
+    A hypothesis is finished if its EOS is among the `beam_size` best continuations of its sentence. A sentence is
+    finished if it has `beam_size` finished hypotheses. The search is exact if the beam can hold all possible sequences.
     """
     size, beams, device = len(memory.states), options.beam_size, memory.states.device
     state = net.start(memory)

@@ -195,7 +195,7 @@ class TransformerSeq2Seq(Seq2Seq):
         Attention is not sharded, because `nn.MultiheadAttention` stores the query, key and value projections of all
         heads in one matrix. Embeddings are not sharded, because other layers share them.
         """
-        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel  # takes half a second
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel  # takes half a second to import
 
         return {
             f"{stack}.{number}.feedforward.{part}": style

@@ -112,7 +112,7 @@ def _checkpoint(options: argparse.Namespace) -> Path:
 
 
 def load(file: str | Path) -> Translator:
-    """Load a translator from a checkpoint. No other file is needed, and a GPU is used if there is one.
+    """Load a translator from a checkpoint. No other file is needed. A GPU is used if available.
 
     Raises:
         UserError: the checkpoint is missing, damaged or from a different task.

@@ -168,7 +168,7 @@ class Translations(Callback):
 
 
 def _rows(trainer: Trainer, task: Any) -> list[Row]:
-    """Return the first row of each source, sorted by index. Smoke tests and ranks other than 0 have no rows."""
+    """Return the first row of each source, sorted by index, or no rows in smoke tests and on ranks other than 0."""
     if not trainer.is_global_zero or fast_dev_run(trainer):
         return []
     return first_of_each_source(getattr(task, "rows", []))

@@ -81,9 +81,9 @@ class Translator(Task):
         teacher_forcing_ratio: probability that the decoder receives the true token instead of its own prediction in
             training (scheduled sampling, Bengio et al., 2015). Either a number, or a list of [optimizer step, ratio]
             such as [[0, 1.0], [5000, 0.5]], which is interpolated linearly.
-        r_drop: the weight α of R-Drop (Liang et al., 2021), for example 5. By default, R-Drop is off (0). Each batch is
-            run twice with different dropout, and α/4 times the symmetric KL divergence between the two predictions is
-            added to the mean loss. This doubles time and memory.
+        r_drop: the weight α of R-Drop (Liang et al., 2021), for example 5. By default, R-Drop is off (0). R-Drop runs
+            each batch twice with different dropout, and adds α/4 times the symmetric KL divergence between the two
+            predictions to the mean loss. This doubles time and memory.
         decoding: how `validate`, `test`, `predict` and `translate` search for translations. Default: a beam of size 5.
         validation_decoding: decoding method for validation during training. Default: greedy search.
         **kwargs: the arguments `schedulers`, `parameter_groups`, `compile` and `checkpoint_blocks` of `Task`.
