@@ -5,7 +5,7 @@
 
 The baseline is `configs/fashion_mnist_resnet20.yaml` with width 16 and depth 8 (77 thousand parameters) or 20 (0.27 M)
 in bfloat16, without label smoothing or test-time flips. It uses random crops and flips, SGD with a one-cycle schedule,
-and weight decay. Ingredients are added or removed one at a time; test-time ingredients are evaluated on the baseline's
+and weight decay. Ingredients are added or removed one at a time. Test-time ingredients are evaluated on the baseline's
 weights. Gains are differences in test accuracy between runs with the same seed, using the best checkpoint by
 validation. Their spread indicates which gains are significant. Runs are stored in repeats/ablation/.
 The script prints a table and writes benchmarks/results/ablation.json.
@@ -54,7 +54,7 @@ AT_TEST: dict[str, list[str]] = {
 
 
 def tested(source: Path, folder: Path, options: list[str], threads: int) -> float:
-    """Return the test accuracy of a copy of a run with different options, using its best checkpoint."""
+    """Copy a run, test its best checkpoint with different options, and return the test accuracy."""
     shutil.copytree(source, folder, dirs_exist_ok=True)
     lit_project(["test", "--run", str(folder), *options], threads)
     return json.loads((folder / "metrics.json").read_text())["test"]["test/accuracy"]

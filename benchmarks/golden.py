@@ -1,7 +1,7 @@
 """Train small runs of every kind and print hashes of their results, which a refactoring must not change.
 
     python benchmarks/golden.py --out before.json           before a change; a few minutes
-    python benchmarks/golden.py --against before.json       after it; exit status 1 if a hash differs
+    python benchmarks/golden.py --against before.json       after the change; exit status 1 if a hash differs
     python benchmarks/golden.py --runs quickstart table     only these runs
 
 Each run is trained four times: uninterrupted; stopped by SIGTERM in the middle of an epoch and resumed; with gradients
@@ -113,7 +113,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256 of nested tensors, numbers and strings, independent of the order of mapping keys."""
+    """Return the SHA-256 hash of nested tensors, numbers and strings, independent of the order of mapping keys."""
     found = hashlib.sha256()
     for path, leaf in sorted(leaves(value), key=lambda item: item[0]):
         found.update(path.encode())

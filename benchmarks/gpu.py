@@ -13,8 +13,8 @@
 - mnist, fashion_mnist, multi30k: seconds from the first batch to the end of the validation that reaches a target,
   excluding start-up and data loading. Validation uses 2,000 (MNIST) or 5,000 images, or 1,014 sentences.
 
-If a part fails, its error is recorded and the next part starts. No part starts after nine minutes. If commands are
-limited to ten minutes, run three of them: `same resume waits`, `speed mnist`, `fashion_mnist multi30k`.
+If a part fails, its error is recorded and the next part starts. No part starts after nine minutes. If a command
+may take at most ten minutes, run three commands: `same resume waits`, `speed mnist`, `fashion_mnist multi30k`.
 """
 
 import argparse

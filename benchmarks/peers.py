@@ -9,14 +9,14 @@ and float32. This project uses fused optimizers, as its configs do, and reuses f
 
 - tokens: compares training speed with JoeyNMT's own command on Multi30k, English to French. Both use the words that
   occur at least twice in this project's tokenization, GRUs of size 256 (bidirectional encoder), embeddings of size 256,
-  additive attention, dropout 0.1, Adam, and 64 pairs per batch (of similar length here, random in JoeyNMT). Target
-  tokens, including end-of-sentence, are counted after the first steps and without validation.
+  additive attention, dropout 0.1, Adam, and 64 pairs per batch (of similar length here, random in JoeyNMT). Speed
+  is measured in target tokens, including end-of-sentence, after the first steps and without validation.
 - bleu: trains both for the same number of updates. Reports the seconds, including validation, until a target BLEU is
   reached in validation (greedy search), the test BLEU (beam 5), and the speed of translating the test split with each
   toolkit's default batches (8,000 positions, sorted by length, in this project; 64 sentences in JoeyNMT).
 - images: trains the same nets on Fashion-MNIST with 64 images per batch, Adam, and no augmentation; see `baselines.py`
   and `peers_timm.py`.
-- files: reads JPEG files of two sizes without training, also with the loaders of timm and torchvision; see
+- files: reads JPEG files of two sizes with the loaders of this project, timm and torchvision, without training; see
   `peers_files.py`.
 
 Speeds and ratios are medians over interleaved rounds. Ratios are shown with their minimum and maximum.
@@ -199,7 +199,7 @@ def tokens(quick: bool) -> dict[str, Any]:
     found = {name: [1000 / t.wall for t in own] for name, own in times.items()}
     faster = ratio(times["joeynmt"], times["lit_project"])
     row = ["", *(f"{statistics.median(own):,.0f}" for own in found.values()), show_ratio(faster), "at least 3"]
-    table(f"Tokens per second; {' '.join(JOEYNMT)}", ["", *kits, "ratio", "asked"], [row])
+    table(f"Tokens per second; {' '.join(JOEYNMT)}", ["", *kits, "ratio", "target"], [row])
     return {"versions": JOEYNMT, "ratio": faster, **found}
 
 

@@ -1,4 +1,4 @@
-"""Compare strategies to fine-tune a Fashion-MNIST ResNet-18 on MNIST at equal budget (scratch, frozen, gradual, full).
+"""Compare strategies (scratch, frozen, gradual, full) for fine-tuning a Fashion-MNIST ResNet-18 on MNIST at equal cost.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/transfer.py
     OMP_WAIT_POLICY=PASSIVE python benchmarks/transfer.py --steps 10 30 --seeds 1 2 --workers 2
@@ -36,7 +36,7 @@ Job = tuple[str, int, int]  # strategy, steps per epoch, seed
 
 
 def known(pretraining: dict[str, Any]) -> dict[Job, float]:
-    """Return the stored test accuracies, if they were measured with the same pretrained weights."""
+    """Return the stored test accuracies, or {} if they were measured with different pretrained weights."""
     before = stored("transfer")
     if before.get("pretraining") != pretraining:
         return {}

@@ -20,8 +20,8 @@ Tokens are target tokens including end-of-sentence, without padding.
 The share of peak is the FLOP/s of a step's matrix products divided by the FLOP/s of `torch.mm` on two 2048 × 2048
 float32 matrices, measured in the same round with the same number of threads. `torch.utils.flop_counter` counts the
 operations over the timed batches, including the backward pass and padding. On the CPU it counts the products inside
-`nn.GRU` (but not `nn.LSTM`, which is one fused call). Before anything is measured, this is checked against the formula
-2 · 3 H (E + H) per token.
+`nn.GRU` (but not `nn.LSTM`, which is one fused call). Before anything is measured, this count is checked against
+the formula 2 · 3 H (E + H) per token.
 """
 
 import argparse
@@ -50,7 +50,7 @@ TARGETS = {"additive": "at least 15", "general": "at least 15"}  # relative to t
 
 
 def classic_pairs() -> Tatoeba:
-    """Return the data module, set up for training."""
+    """Return the data module with the classic pairs, set up for training."""
     data = Tatoeba(
         root=DATA, source="fr", target="en", prefixes="classic", max_length=10, batch_size=128, seed=0,
         lowercase=True, strip_accents=True, space_punctuation=True,

@@ -29,7 +29,7 @@ class Run:
 
     name: str
     parameters: dict[str, Any]
-    agent: str  # the agent that starts it
+    agent: str  # the agent that starts the trial
     project: str | None = None  # this field and the following ones are stored as received
     config: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)

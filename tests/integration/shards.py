@@ -97,7 +97,7 @@ def test_evaluation_accepts_a_loss_with_sharded_weights(two):
 
 
 def test_blocks_that_share_weights_stay_tied(two):
-    """The first two blocks share a layer, and the third is the input layer of the network."""
+    """The first two blocks share a layer, and the third block is also the attribute `first` of the network."""
     layer = nn.Linear(4, 4)
     blocks = [nn.Sequential(layer), nn.Sequential(layer), nn.Linear(4, 4), nn.Linear(4, 4)]
     net = nn.Module()

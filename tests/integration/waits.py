@@ -66,7 +66,7 @@ class Waits(TorchDispatchMode):
 
 
 class Functions(TorchFunctionMode):
-    """Intercepts calls that run no operation on a CPU, so that `Waits` cannot intercept them."""
+    """Intercepts calls that `Waits` cannot intercept, because they run no operation on a CPU."""
 
     def __init__(self, waits):
         super().__init__()
@@ -78,7 +78,7 @@ class Functions(TorchFunctionMode):
             self.waits.note(function.__name__)
         found = function(*args, **kwargs)
         if function is Tensor.to and args[1:] == ("cpu",) and kwargs.get("non_blocking"):
-            found.on_gpu = False  # the code waits for an event
+            found.on_gpu = False  # the code waits for an event instead
         device = kwargs.get("device") or next((one for one in args if isinstance(one, torch.device)), None)
         if function in TO_DEVICE and isinstance(device, torch.device) and not marked(args[0]):
             if not kwargs.get("non_blocking"):

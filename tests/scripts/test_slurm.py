@@ -27,8 +27,8 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "slurm_fit.sbatch"
 JOB = {"JOB_NAME": "fit", "JOB_ID": 1234567, "NNODES": 1, "NTASKS_PER_NODE": 1, "CPUS_PER_TASK": 1}
 
-# Works as described in the manual: it starts one process per task, forwards USR1 to all of them, and exits with the
-# highest status, where a signal counts as 128 + its number.
+# This `srun` works as described in the manual. It starts one process per task, forwards USR1 to all of them, and exits
+# with the highest status, where a signal counts as 128 + its number.
 SRUN = """
 import os, pathlib, signal, subprocess, sys
 assert sys.argv[1:4] == ["--cpus-per-task=1", "--kill-on-bad-exit=0", "--wait=120"], sys.argv

@@ -36,7 +36,7 @@ def test_shifted_views_move_the_image_towards_each_corner():
 
 
 def test_views_are_averaged_if_the_net_reuses_its_output_buffer():
-    """Compiled nets with CUDA graphs do so."""
+    """Compiled nets reuse this buffer if they use CUDA graphs."""
     net, images, buffer = linear(), torch.rand(3, 1, 4, 4), torch.empty(3, 4)
     with torch.no_grad():
         found = mean_logits(lambda view: buffer.copy_(net(view)), images, ["horizontal"], shift=1)

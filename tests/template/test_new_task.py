@@ -119,7 +119,7 @@ def test_two_processes_report_the_same_metrics_as_one(project, kind, tmp_path):
 
 
 def execute(kind, *parts):
-    """Return the classes in the files of a task of a kind."""
+    """Execute parts of a kind's template files, and return the names that they define."""
     made = {"__name__": "tried"}
     for part in parts:
         text = (SCRIPTS / "task_kinds" / kind / f"{part}.txt").read_text()

@@ -6,7 +6,7 @@ from lit_engine.data.images import ImageData
 
 
 class Images(ImageData):
-    """32 random images `(1, 4, 4)` of three classes in each split, which means four training batches."""
+    """32 random images `(1, 4, 4)` of three classes in each split. An epoch has four training batches."""
 
     def __init__(self, **kwargs):
         super().__init__(**{"batch_size": 8, "eval_batch_size": 16, "seed": 0, **kwargs})

@@ -26,7 +26,7 @@ def task():
 
 
 class StopAfterValidation(Callback):
-    """Requests a stop once, after the second step."""
+    """Requests a stop in the validation after the second step."""
 
     def on_validation_end(self, trainer, module):
         trainer.should_stop |= trainer.global_step == 2
@@ -233,7 +233,7 @@ class Fails(Callback):
 
 
 def test_after_a_failed_fit_only_the_next_trainer_saves_the_task(trainer, tmp_path):
-    """The same object may be trained again, for example in a notebook."""
+    """The same task may be trained again, for example in a notebook."""
     mine, kept = task(), {"monitor": None, "every_minutes": 1e-9}
     first, second = (
         trainer(callbacks=[Saver(), Checkpoint(**kept), *others], max_epochs=1, enable_checkpointing=True,

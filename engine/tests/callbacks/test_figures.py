@@ -76,7 +76,7 @@ def test_score_curve_areas_match_scikit_learn(labels):
     names = ["no", "yes"] if labels == 1 else [f"label {k}" for k in range(labels)]
     found = viz._scores_by_label([viz._scores_of(outputs)], names)
     assert len(found) == min(labels, 10)
-    assert "label 11" not in found  # the rarest
+    assert "label 11" not in found  # the rarest label is omitted
     left, right = viz.score_curves(found, "test").axes
     for axes, area in ((left, average_precision_score), (right, roc_auc_score)):
         shown = [text.get_text() for text in axes.get_legend().get_texts()]

@@ -83,6 +83,6 @@ def test_the_message_after_ctrl_c_replaces_the_bar(capfd, shown):
     signals.receive(signal.SIGINT, None)
     text = capfd.readouterr().err
     assert "finishing this step and saving" in text
-    assert ("\x1b[J" in text.partition("finishing")[0]) == shown  # erases the bar before it prints
+    assert ("\x1b[J" in text.partition("finishing")[0]) == shown  # erases the bar before the message
     with pytest.raises(Interrupted):
         signals.receive(signal.SIGINT, None)

@@ -124,7 +124,7 @@ def test_a_changed_schedule_also_applies_to_the_rest_of_the_epoch(lit, monkeypat
 def test_permanently_frozen_layers_can_only_change_in_a_fork(lit):
     fit = f"{FIT} --model.net.norm=batch --model.optimizer.fused=false --model.schedulers=null --epochs"
     run = lit(f"{fit} 1", callbacks({LAYER: None, "net.layers.2": None})).run
-    other = callbacks({"net.layers.2": None, "net.layers.4": None})  # trains equally many parameters
+    other = callbacks({"net.layers.2": None, "net.layers.4": None})  # trains the same number of parameters
     resumed = lit(f"fit {run} --epochs 2", other)
     assert resumed.status == 2
     assert "the saved optimizer trains different parameters" in resumed.err

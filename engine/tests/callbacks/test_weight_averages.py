@@ -115,7 +115,7 @@ class OneDict(TwoInputs):
 
 
 class Stream(IterableDataset):
-    """Samples whose number is unknown."""
+    """Dataset that does not define `__len__`."""
 
     def __init__(self, samples):
         self.samples = samples

@@ -94,7 +94,7 @@ def test_false_positive_rate_is_about_5_percent():
 
 def test_folds_are_corrected_for_their_overlap():
     rng, trials, k = np.random.default_rng(3), 4000, 5
-    # fold differences with the correlation assumed by the correction, test / (test + training)
+    # Simulate fold differences with the correlation that the correction assumes, test / (test + training).
     pairs = math.sqrt(1 / k) * rng.normal(size=(trials, 1)) + math.sqrt(1 - 1 / k) * rng.normal(size=(trials, k))
     corrected = share(paired_runs(np.zeros(k), d, overlap=1 / (k - 1)) for d in pairs)
     assert within_sampling_error(corrected, 0.05, trials)

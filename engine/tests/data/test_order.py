@@ -70,7 +70,7 @@ def test_order_depends_only_on_seed_and_epoch(processes):
     torch.rand(17)
     orders, again = epoch_of(50, 4, processes, epoch=2, seed=9)
     assert again == expected
-    for order in orders:  # after iterating other epochs completely or partially
+    for order in orders:  # iterating over other epochs, even partially, has no effect
         order.set_epoch(7)
         list(order)
         order.set_epoch(1)
@@ -85,7 +85,7 @@ def test_order_differs_between_epochs_and_seeds():
 
 
 class Numbers:
-    """Returns the requested indices as a batch."""
+    """Dataset that returns the requested indices as a batch."""
 
     def __getitem__(self, indices):
         return indices.tolist()

@@ -68,7 +68,7 @@ class Stored(LightningDataModule):
 
 @pytest.fixture
 def fit(trainer):
-    """Train, and return the batches."""
+    """Return a function that trains and returns the batches."""
 
     def train(data, callbacks=(), checkpoint=None, **options):
         witness = Witness()
@@ -129,7 +129,7 @@ def test_workers_of_an_iterable_dataset_survive_a_signal(trainer):
 
 
 class Forwarding(DataLoader):
-    """Changes the batches of its base class."""
+    """Loader whose own `__iter__` modifies the batches of its base class."""
 
     def __iter__(self):
         for indices, noise in super().__iter__():
@@ -158,7 +158,7 @@ def test_a_short_loader_repeats_completely_alongside_a_loader_without_length(fit
 
 
 class Bulk(Noisy):
-    """Accepts a list of indices."""
+    """Dataset that returns a batch for a list of indices."""
 
     def __getitem__(self, index):
         return torch.tensor(index), torch.rand(len(index))
@@ -190,7 +190,7 @@ def open_file(worker):
 
 
 class Indexing(DataLoader):
-    """Reads a whole batch with one index operation, and adds noise to it."""
+    """Loader that reads a whole batch with one index operation, and returns it with noise."""
 
     def __iter__(self):
         for indices in self.batch_sampler:
@@ -198,7 +198,7 @@ class Indexing(DataLoader):
 
 
 class Permuting(DataLoader):
-    """Does not use its sampler."""
+    """Loader that draws its own permutation and ignores its sampler."""
 
     def __iter__(self):
         for indices in torch.randperm(len(self.dataset)).split(self.batch_size):
@@ -231,7 +231,7 @@ class Transforming(Noisy):
 
 
 class Batches(Dataset):
-    """Loads only whole batches."""
+    """Dataset that can only load whole batches."""
 
     def __getitems__(self, indices):
         return [(index, torch.rand(())) for index in indices]

@@ -19,7 +19,7 @@ def make(request):
     return lambda: PictureDataset(num_workers=2, **common)
 
 
-IN_MEMORY = pytest.mark.parametrize("make", ["memory"], indirect=True)  # workers do not affect this
+IN_MEMORY = pytest.mark.parametrize("make", ["memory"], indirect=True)  # these tests do not depend on workers
 
 
 class AsksForTheLength(Witness):

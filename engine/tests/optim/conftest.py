@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 @pytest.fixture
 def train(trainer):
-    """Train with `batches` batches per epoch, and return the task with its records."""
+    """Return a function that trains with `batches` batches per epoch and returns the task with its records."""
 
     def run(*schedules, batches=10, kind=Noted, optimizer=None, losses=(), checkpoint=None, **kwargs):
         task = kind(optimizer or partial(torch.optim.SGD, lr=LR), schedules, losses)

@@ -37,7 +37,7 @@ class Line(Task):
 
 @pytest.fixture
 def error_of(trainer):
-    """Return the message of the error raised before a run with ten batches per epoch starts training."""
+    """Return a function that starts a run with ten batches per epoch and returns the message of its error."""
 
     def run(*schedules, groups=None, **kwargs):
         with pytest.raises(UserError) as error:

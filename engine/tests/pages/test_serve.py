@@ -104,7 +104,7 @@ def test_bad_or_cross_origin_requests_get_an_error_and_the_server_continues(serv
             ("GET", "/", 200),
             ("GET", "/x", 404),
             ("POST", "/predict", 400),
-        ):  # without a body
+        ):  # requests without a body
             connection = HTTPConnection(address.removeprefix("http://"), timeout=60)
             connection.putrequest(method, path)
             connection.endheaders()

@@ -19,7 +19,7 @@ DATA = "--data test_arguments.Clouds --epochs 2"
 
 
 class Clouds(LightningDataModule):
-    """Has ten batches per epoch."""
+    """Data with ten batches per epoch."""
 
     def train_dataloader(self):
         targets = torch.arange(40) % 2
@@ -90,7 +90,7 @@ class Plain(LightningModule):
 
 
 class Shadow(Callback):
-    """Copies the weights at the start."""
+    """Copies the weights of the head when `fit` starts."""
 
     first = None
 
@@ -104,7 +104,7 @@ class Sizes:
 
 
 class Sized(Plain):
-    """The argument `net` is not a network."""
+    """Module whose argument `net` is not a network."""
 
     def __init__(self, net: Sizes | list[int] | int | None = None):
         super().__init__()
@@ -138,7 +138,7 @@ def test_an_argument_named_net_may_be_any_value(lit, text, value):
 
 
 class Annotated(Plain):
-    """Has an argument without a type, and arguments with types as in lightning-hydra-template."""
+    """Module with an untyped argument, and arguments that are typed as in lightning-hydra-template."""
 
     def __init__(
         self,

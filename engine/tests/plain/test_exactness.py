@@ -31,7 +31,7 @@ FIT = "--trainer.log_every_n_steps=1 --epochs 2 --model test_exactness."
 
 
 class Rates(Classifier):
-    """Has learning rates computed with NumPy, by a schedule and by a hook."""
+    """Computes learning rates with NumPy, in a schedule and in a hook."""
 
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
@@ -42,7 +42,7 @@ class Rates(Classifier):
 
 
 class Metrics(Simple):
-    """Logs a running mean and the extremes of a mean in each step."""
+    """Logs a running mean, and the minimum of a mean, in each step."""
 
     def __init__(self):
         super().__init__()
@@ -56,11 +56,11 @@ class Metrics(Simple):
 
 
 class Plain(Simple):
-    """Has nothing unusual."""
+    """Module without unusual features."""
 
 
 class Manual(Classifier):
-    """Steps its schedule itself in each training step."""
+    """Steps its schedule manually in each training step."""
 
     def __init__(self, weight: float = 1.0):
         super().__init__()
@@ -102,7 +102,7 @@ class Critic(Simple):
 
 
 class Fetching(Simple):
-    """Fetches its own batches."""
+    """Fetches the next batch itself in `training_step`."""
 
     def training_step(self, dataloader_iter):
         (x, y), *_ = next(dataloader_iter)
@@ -137,7 +137,7 @@ def add_noise(samples):
 
 
 class Pairs(Data):
-    """Has two training loaders. The shorter one does not start over."""
+    """Data with two training loaders. The shorter one does not start over."""
 
     def train_dataloader(self):
         samples = super().train_dataloader().dataset
@@ -250,7 +250,7 @@ class Samples(Classifier):
 
 
 class Loads(Data):
-    """Counts the validated batches, and changes the training samples after each one."""
+    """Counts the validated batches, and adds this count to the samples of each batch."""
 
     count = 0
 
@@ -304,7 +304,7 @@ class Splits(Data):
 
 
 class OwnSplits(Rates):
-    """Has its own dataloaders."""
+    """Module with its own dataloaders."""
 
     def __init__(self):
         super().__init__()
@@ -425,7 +425,7 @@ def test_a_fork_with_manual_optimization_continues_the_schedule(lit):
 
 
 class Monitoring(Classifier):
-    """During training, logs a metric whose name starts with `val`. The schedule has a `monitor` without needing it."""
+    """During training, logs a metric whose name starts with `val`. Its schedule has an unneeded `monitor`."""
 
     def on_train_epoch_start(self):
         self.log("val_rate", self.optimizers().param_groups[0]["lr"])
@@ -464,7 +464,7 @@ def test_a_fork_keeps_the_learning_rate_unless_the_optimizer_changes(lit, option
 
 
 class ByEpoch(Monitoring):
-    """Steps its schedule manually, as is common with schedules from other libraries, and has a warm-up."""
+    """Steps its schedule manually, as is common with schedules from other libraries, and warms up the rate."""
 
     def optimizer_step(self, epoch, batch_idx, optimizer, closure):
         if epoch == 0:
@@ -500,7 +500,7 @@ def test_callbacks_may_monitor_validation_metrics_that_are_logged_in_training(li
 
 
 class Scheduled(Classifier):
-    """Has a cosine schedule that ends with the run."""
+    """Uses a cosine schedule that ends with the run."""
 
     def __init__(self, lr: float = 0.1):
         super().__init__()
@@ -542,7 +542,7 @@ class Decay(torch.optim.lr_scheduler.LRScheduler):
 
 
 class Decaying(Monitoring):
-    """Has a schedule as in lightning-bolts or timm, or as in transformers if `name` is `lambda`."""
+    """Uses a schedule as in lightning-bolts or timm, or as in transformers if `name` is `lambda`."""
 
     def configure_optimizers(self):
         optimizer, epochs = torch.optim.SGD(self.parameters(), lr=0.08), self.trainer.max_epochs

@@ -109,7 +109,7 @@ class Padded(Mean):
 
 
 class ThreeWithTest(Three):
-    """Also tests on the training samples."""
+    """Data that uses the training samples as the test split."""
 
     def test_dataloader(self):
         return self.train_dataloader()
@@ -281,7 +281,7 @@ class InputsByName(NamedTuple):
 
 
 class Scaled(Mean):
-    """Module whose `forward` returns its inputs, which are not the first elements of the batch."""
+    """Module whose `forward` returns its inputs, which are the first and third elements of the batch."""
 
     def forward(self, value, scale):
         return torch.stack([value, scale], dim=1)
@@ -389,7 +389,7 @@ def test_a_module_whose_setup_creates_layers_can_be_loaded(lit):
 
 
 class NewLayers(Mean):
-    """Has its own dataloaders, and weights outside `net`. Each call of `setup` changes all weights."""
+    """Module with its own dataloaders, and with weights outside `net`. Each call of `setup` changes all weights."""
 
     train_dataloader = Three.train_dataloader
     test_dataloader = Three.train_dataloader
@@ -411,7 +411,7 @@ class NewLayers(Mean):
 
 
 class ExampleLayers(NewLayers):
-    """Has no test split."""
+    """Module with an example input, but without a test split."""
 
     example_input_array = torch.arange(3.0)
     test_dataloader = LightningModule.test_dataloader
@@ -500,7 +500,7 @@ class SixData(Three):
 
 
 def test_lists_of_tensors_are_interpreted_in_the_same_way_in_all_batches(lit):
-    """The last batch has as many samples as outputs."""
+    """The last batch has two samples, as many as each sample has outputs."""
     run = lit("fit --model=test_features.Listing --data=test_features.SixData --epochs 1").run
     assert lit(f"predict {run}").status == 0
     rows = [[float(value) for value in row.values()] for row in rows_of(next((run / "predictions").glob("*.csv")))]
@@ -515,7 +515,7 @@ def test_values_that_cannot_be_columns_in_every_batch_are_saved_unchanged(lit):
 
 
 class Colliding(Mean):
-    """Has attributes with the names of a task's attributes."""
+    """Module with attributes that are named like those of a task."""
 
     def __init__(self):
         super().__init__()
@@ -529,7 +529,7 @@ class Colliding(Mean):
 
 
 class CollidingData(SixData):
-    """Has attributes named like the library's methods, and a sampler that yields tensors."""
+    """Data with attributes named like the library's methods, and with a sampler that yields tensors."""
 
     def __init__(self):
         super().__init__()
@@ -658,7 +658,7 @@ def test_a_run_includes_custom_figures_and_provenance(lit):
 
 
 class Sized(Three):
-    """Has a batch size that is not an option of this name."""
+    """Data whose batch size is set by an option with a different name."""
 
     def __init__(self, size: int = 2):
         super().__init__()

@@ -70,7 +70,7 @@ class Occasional(Classifier):
 
 
 class Simple(Classifier):
-    """Has no schedule."""
+    """Module without a schedule."""
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -213,7 +213,7 @@ class Quiet(Classifier):
 
 
 class Endless(IterableDataset):
-    """Has no length."""
+    """Endless dataset without a length."""
 
     def __iter__(self):
         while True:
@@ -247,7 +247,7 @@ class StagedDict(Data):
 
 
 class Untested(Data):
-    """Has test samples that cannot be loaded."""
+    """Data whose test samples cannot be loaded."""
 
     def setup(self, stage):
         if stage == "test":
@@ -460,7 +460,7 @@ class Counted(Simple):
 
 
 class FineTuned(Simple):
-    """The callback adds a parameter group after the first epoch."""
+    """Configures a callback that adds a parameter group after the first epoch."""
 
     def __init__(self):
         super().__init__()

@@ -50,7 +50,7 @@ def _fast_database():
 
 
 class Sweep:
-    """A sweep in the test's folder. Lists are the values of a parameter, and anything else is a constant."""
+    """A sweep in the test's folder."""
 
     def __init__(self, folder, config, **options):
         self.study, self.said = Study(folder / "s", config), deque()
@@ -80,7 +80,7 @@ class Sweep:
 
 @pytest.fixture
 def sweep(tmp_path, monkeypatch, read):
-    """Return a function that creates a `Sweep`."""
+    """Return a function that creates a `Sweep`. Parameters with a list of values are varied, others are constant."""
     monkeypatch.setattr(worker, "fit_command", lambda: [sys.executable, str(Path(__file__).with_name("fake_fit.py"))])
     monkeypatch.setattr(worker, "POLL", 0.02)
 

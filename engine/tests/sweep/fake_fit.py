@@ -28,7 +28,7 @@ lock.acquire()
 def end(status: int | None) -> None:
     entry = {"status": status, **({"fork": {"rows": len(parent)}} if parent else {})}
     (run / "provenance.new").write_text(json.dumps([entry]))
-    (run / "provenance.new").replace(run / "provenance.json")  # the sweep may read it any time
+    (run / "provenance.new").replace(run / "provenance.json")  # the sweep may read it at any time
 
 
 def stop(number: int, frame: object) -> None:

@@ -52,7 +52,7 @@ def fail(gradient):
 
 @pytest.fixture
 def limit(monkeypatch):
-    """Make training batches of more than `size` samples run out of memory, starting with the given call."""
+    """Return a function that makes training batches above `size` samples run out of memory from call `first` on."""
 
     def set_limit(where, size, first=1):
         needs = staticmethod(lambda calls, samples: where if calls >= first and samples > size else None)
@@ -110,7 +110,7 @@ def test_a_step_is_repeated_with_half_the_micro_batch(lit, limit, monkeypatch, w
 def test_gradients_match_the_full_batch_and_resuming_is_exact(lit, limit, monkeypatch):
     """Memory runs out twice, for 64 and for 32 samples. Then the run is stopped, and resumed without options.
 
-    Both limits count batches. An epoch has six steps, and validation follows every fourth step of the run.
+    Both trainer options count batches. An epoch has six steps, and validation follows every fourth step of the run.
     """
     command = f"{FIT} --trainer.limit_train_batches=6 {EVERY_FOURTH}"
     whole = lit(command, "--run_name=whole")

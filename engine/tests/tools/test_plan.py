@@ -25,7 +25,7 @@ def planned(lit, *options, fit=FIT):
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Add known delays to the start, the steps, the validation batches and the end of each epoch."""
+    """Add known delays to the start of training, each step, each validation batch and the end of each epoch."""
 
     def sleep_in(owner, name, seconds):
         original = getattr(owner, name)
@@ -43,7 +43,7 @@ def slow(monkeypatch):
 
 
 def test_predicted_time_includes_steps_validations_and_epoch_overhead(lit, slow):
-    """Each epoch has seven steps of two micro-batches, the last of which is not full."""
+    """Each epoch has seven steps of two micro-batches. The last micro-batch is not full."""
     options = "--data.batch_size=32 --trainer.accumulate_grad_batches=2 --data.eval_batch_size=100"
     found = planned(lit, f"{options} --trainer.max_epochs=4 --trainer.callbacks=[]")
     assert (found["epochs"], found["steps"], found["validations"], found["batches"]) == (4, 28, 4, 10)

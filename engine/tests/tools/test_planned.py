@@ -21,7 +21,7 @@ SCHEDULES = {
 
 @pytest.fixture
 def plans(monkeypatch):
-    """Collect the plotted curves."""
+    """Return a list that collects the plotted curves."""
     found, draw = [], lr_finder.draw_rates
     monkeypatch.setattr(lr_finder, "draw_rates", lambda curves: found.append(curves) or draw(curves))
     return found

@@ -158,7 +158,7 @@ class SlowNet(nn.Linear):
 
 
 def test_forward_backward_and_optimizer_times_are_measured_with_accumulation(trainer, tmp_path):
-    """Three of the 8 batches and one of the 4 steps are used for measuring."""
+    """Three of the 8 batches, which include two of the 4 steps, are counted and traced instead of timed."""
     task = ImageClassifier(SlowNet(16, 2), lambda p: SlowSGD(p, 0.1), ["a", "b"])
     run = trainer(callbacks=[Profile(traced=2)], max_epochs=1, limit_val_batches=0, accumulate_grad_batches=2)
     run.fit(task, datamodule=Images(0))
@@ -170,7 +170,7 @@ def test_forward_backward_and_optimizer_times_are_measured_with_accumulation(tra
 
 
 def test_validation_and_saving_are_measured(trainer, tmp_path):
-    """Validations and checkpoints directly follow the batches used for measuring, which are all except the first."""
+    """Validations and checkpoints directly follow batches that are not timed, which are all except the first."""
 
     class Slow(ImageClassifier):
         def validation_step(self, batch, batch_idx):

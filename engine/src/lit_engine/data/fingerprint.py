@@ -72,7 +72,7 @@ def _parts(value: Any, files: list[str], seen: dict[int, Any]) -> Any:
             rows = rows.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         yield np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
     elif id(value) not in seen and not isinstance(value, SKIPPED):
-        # Always read tuples of plain values, because Python may store equal tuples as one object.
+        # Read tuples of plain values each time they occur, because Python may store equal tuples as one object.
         if not isinstance(value, tuple) or not all(isinstance(one, PLAIN) for one in value):
             seen[id(value)] = value  # keeps the object alive, so that no other object gets its id
         inner = getattr(value, "dataset", value)

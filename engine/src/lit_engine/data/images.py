@@ -58,7 +58,7 @@ def transform_with_masks(transforms: nn.Sequential, images: Tensor, masks: Tenso
     Mask values are -1 (unknown) for pixels from outside the original image, for example after a rotation.
 
     Raises:
-        DataError: if a transform does not support masks. The masks would no longer match the images.
+        DataError: if a transform does not support masks, because images and masks would no longer match.
     """
     from torchvision.transforms import v2
     from torchvision.tv_tensors import Image as OfImage
@@ -179,7 +179,7 @@ def to_tensor(image: Image.Image, input_shape: tuple[int, int, int], crop: bool 
 
 
 class PictureFiles(Dataset):
-    """Image files in a folder, sorted by name. Indexing with a tensor of indices `(b,)` returns a batch.
+    """Image files in a folder, sorted by path. Indexing with a tensor of indices `(b,)` returns a batch.
 
     Args:
         folder: folder to search, including visible subfolders, or a single image file.
@@ -255,7 +255,7 @@ def check_targets(
 
 
 class Samples(Dataset):
-    """Dataset wrapper that returns batches of `(image, target)` pairs. Images are PIL images or tensors `(C, H, W)`."""
+    """Batches of a dataset of `(image, target)` pairs, whose images are PIL images or tensors `(C, H, W)`."""
 
     def __init__(self, dataset: Any, input_shape: tuple[int, int, int], num_classes: int, crop: bool = False) -> None:
         self.dataset, self.input_shape, self.num_classes, self.crop = dataset, input_shape, num_classes, crop
@@ -353,7 +353,7 @@ class ImageData(SplitData):
         what = f"{type(self).__name__}: the {split} split"
         if len(images) != len(targets):
             raise DataError(f"{what} has {len(images)} images and {len(targets)} targets")
-        check_images(images, self.input_shape, f"{what}, each image")
+        check_images(images, self.input_shape, f"{type(self).__name__}: an image of the {split} split")
         check_targets(targets, self.num_classes, self.input_shape, what)
         if self.on_device and self.trainer is not None:
             device = self.trainer.strategy.root_device
@@ -435,7 +435,7 @@ class DatasetImages(ImageData):
     `targets`, as torchvision datasets do. Without a test split, only `fit` and `validate` work.
 
     Args:
-        train: training samples. Augment with `train_transforms`, because held-out samples share `train`'s transforms.
+        train: training samples. Held-out samples share their transforms, so use `train_transforms` for augmentation.
         val: validation samples.
         test: test samples.
         val_size: number of validation samples if `val` is omitted. Values below 1 are fractions of non-test samples.

@@ -49,12 +49,12 @@ def make_resumable(loader: Any, trainer: Trainer) -> Any:
 class ResumableLoader:
     """DataLoader wrapper whose order and random numbers depend only on the seed, the epoch and the index.
 
-    The sampler or batch sampler stays the same, but its generator is seeded at the start of each epoch. Completed
-    batches are only loaded again by loaders with their own `__iter__`. Random numbers in the dataset depend on
-    (seed, epoch, index), even in workers. If a sample is drawn several times, they also depend on the number of earlier
-    draws. Each training loader, and each pass of a loader that Lightning repeats within an epoch, has its own order and
-    random numbers. Random numbers in a training step depend on (seed, epoch, batch, rank). All attributes of the
-    DataLoader are available.
+    The sampler or batch sampler stays the same, but its generator is seeded at the start of each epoch. When a run
+    resumes, only loaders with their own `__iter__` load completed batches again. Random numbers in the dataset depend
+    on (seed, epoch, index), even in workers, and on the number of earlier draws if a sample is drawn repeatedly. Each
+    training loader, and each pass of a loader that Lightning repeats within an epoch, has its own order and random
+    numbers. Random numbers in a training step depend on (seed, epoch, batch, rank). All attributes of the DataLoader
+    are available.
     """
 
     def __init__(self, loader: DataLoader, trainer: Trainer) -> None:
@@ -67,7 +67,7 @@ class ResumableLoader:
         restores = self._trains and not trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
         self.order = SeededOrder(getattr(loader, name), self.seed, loader.batch_sampler is not None, restores)
         _protect_workers(loader)
-        # A custom `__iter__` may use the sampler and the dataset in any way. Persistent workers are only seeded once.
+        # A custom `__iter__` may use sampler and dataset freely, so keep both. Persistent workers are only seeded once.
         self._has_own_iter = type(loader).__iter__ is not DataLoader.__iter__
         if self._has_own_iter:
             replace_loader_parts(loader, persistent_workers=False, _iterator=None)
@@ -105,8 +105,8 @@ class ResumableLoader:
             yield batch
         if not in_hook:
             self.passed = epoch, passes + 1, done
-            # If the loader has no length, Lightning fetches each batch one step early, which also seeds that step. For
-            # the last step, there is no batch to fetch.
+            # If the loader has no length, Lightning fetches the next batch before each step, which seeds the step.
+            # Before the last step, there is no batch to fetch, so seed this step here.
             seed_everywhere(self.seed, "batch", epoch, done, self.rank)
 
     def _replay(self, epoch: int, passes: int, start: int) -> Iterator[Any]:
@@ -220,7 +220,7 @@ class SeededSamples:
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         self._draws = type(dataset) is not TensorDataset
-        # A Subset only forwards `__getitems__` to its dataset.
+        # A Subset has `__getitems__` even if its dataset does not, so check the innermost dataset.
         inner = dataset
         while isinstance(inner, Subset):
             inner = inner.dataset

@@ -14,7 +14,7 @@ from lit_engine.errors import DataError, did_you_mean, first_of
 
 
 def labels_of(dataset: Any) -> Tensor | None:
-    """Return the `targets` `(N,)` of a dataset or Subset, or None if missing, not numeric or not one per sample.
+    """Return a dataset's `targets` `(N, …)`, or None if they are missing, not numeric or not one per sample.
 
     The dataset's `target_transform`, an attribute of torchvision datasets, is applied to each target.
     """
@@ -37,7 +37,7 @@ def _as_int64(labels: Tensor) -> Tensor:
 
 
 def classes_of(data: Any) -> Tensor | None:
-    """Return the class of each sample `(N,)` in a stored split, or None if a sample has no class or several."""
+    """Return the class of each sample `(N,)` in a stored split, or None unless every sample has exactly one class."""
     labels = _as_int64(data[-1].cpu()) if isinstance(data, tuple) else labels_of(data)
     single = labels is not None and labels.ndim == 1 and not labels.is_floating_point() and not (labels < 0).any()
     return labels if single else None

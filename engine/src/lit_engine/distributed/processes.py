@@ -27,7 +27,7 @@ def first_if_alone(trainer: Any) -> None:
     """Set the rank to 0 if the trainer will run in a single process.
 
     On import, Lightning reads the rank from environment variables of SLURM and torchrun, even for a single process. In
-    a SLURM job with several runs, only the run of the first task would write files. Lightning does not read NODE_RANK,
+    a SLURM job with several such runs, only the first task's run would write files. Lightning does not read NODE_RANK,
     which is set if the user starts one process on each node.
     """
     if is_first() and "RANK" not in os.environ and os.environ.get("NODE_RANK", "0") not in ("", "0"):

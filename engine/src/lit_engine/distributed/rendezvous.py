@@ -184,7 +184,7 @@ class Rendezvous:
         self._wait(lambda: found)
         if isinstance(found[0], Exception):
             taken = "EADDRINUSE" in str(found[0])
-            why = "is taken by another program: set MASTER_PORT to a free port" if taken else f"fails: {found[0]}"
+            why = "is taken by another program: set MASTER_PORT to a free port" if taken else f"is unusable: {found[0]}"
             raise UserError(f"{self.where} {why}")
         self.store = dist.PrefixStore(current().name, found[0])
         if self.rank == 0:
