@@ -433,9 +433,9 @@ def test_unscales_itself_and_loss_scale_of_a_step(fused):
 
 
 def test_multiply_all():
-    tensors = [torch.tensor([3.0, 4.0]), torch.tensor([6.0])]
+    tensors = [torch.tensor([3j, 4.0]), torch.tensor([6.0])]
     _lightning.multiply_all(tensors, torch.tensor(2.0))
-    assert [one.tolist() for one in tensors] == [[6.0, 8.0], [12.0]]
+    assert [one.tolist() for one in tensors] == [[6j, 8.0], [12.0]]
 
 
 def test_replaces_loading():

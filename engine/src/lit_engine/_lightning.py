@@ -631,7 +631,7 @@ def unscales_itself(optimizer: Any) -> bool:
 
 def multiply_all(tensors: list[Tensor], factor: Tensor) -> None:
     """Multiply tensors in place by a scalar tensor, in one kernel if their dtypes match. Requires torch 1.9+."""
-    torch._foreach_mul_(tensors, factor.to(torch.promote_types(tensors[0].dtype, torch.float32)))
+    torch._foreach_mul_(tensors, factor.to(torch.promote_types(tensors[0].dtype.to_real(), torch.float32)))
 
 
 def recurrences_as_loops() -> list[AbstractContextManager[Any]]:

@@ -216,5 +216,6 @@ def test_the_first_training_images_are_drawn_as_the_network_receives_them(traine
 def test_binary_multilabel_and_segmentation_images_are_not_listed_as_wrong(logits, targets):
     figures = Figures()
     outputs = {"logits": torch.randn(logits), "targets": torch.randint(2, targets)}
-    figures.on_test_batch_end(None, None, outputs, (torch.rand(4, 1, 8, 8), outputs["targets"]))
+    for inputs in (torch.rand(4, 1, 8, 8), {"image": torch.rand(4, 1, 8, 8)}):
+        figures.on_test_batch_end(None, None, outputs, (inputs, outputs["targets"]))
     assert figures._wrong == []

@@ -125,6 +125,11 @@ def test_rejects_invalid_groups(make, message):
         make()
 
 
+def test_rejects_an_optimizer_without_a_learning_rate():
+    with pytest.raises(UserError, match="SGD needs a learning rate: set lr"):
+        build_optimizer(lambda weights: torch.optim.SGD([{"params": weights, "lr": None}]), net().parameters())
+
+
 def test_rejects_an_option_unknown_to_the_optimizer():
     groups = ParameterGroups([Group("head", ["head"], options={"weigth_decay": 0.5})])(net())
     with pytest.raises(UserError, match=r"SGD has no option 'weigth_decay'; did you mean weight_decay\?"):

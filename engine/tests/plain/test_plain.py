@@ -17,9 +17,11 @@ import torch
 import yaml
 from lightning.pytorch import Callback, LightningModule
 from metric_objects import Classifier
+from several_loaders import Several, Sites
 
 from helpers import differences
 from killing import at_call
+from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.checkpoints.choose import choose_checkpoint
 from lit_engine.checkpoints.io import read
 from lit_engine.distributed.sharded import Sharded
@@ -568,6 +570,7 @@ class Diverging(Classifier):
 OLD = """
 import pytorch_lightning
 from metric_objects import Classifier
+from several_loaders import Several, Sites
 
 class PytorchLightning(pytorch_lightning.LightningModule):
     pass
@@ -826,6 +829,17 @@ def test_reports_that_no_best_checkpoint_is_kept_without_a_validation_loss(lit, 
     often = "--trainer.val_check_interval=0.25"
     result = lit(f"fit --model unusual.Quiet --data metric_objects.Data --epochs 2 {often}")
     assert result.out.count("no best checkpoint is kept, because no validation loss is logged") == 1
+
+
+class Described(Sites):
+    def inputs(self, split):
+        return {index: {"file": f"{index}.png"} for index in range(60)}
+
+
+def test_inputs_of_the_test_split_are_not_added_to_several_tables(trainer, tmp_path):
+    table = PredictionTable(tmp_path / "test.csv")
+    trainer(callbacks=[table]).predict(Several(), datamodule=Described())
+    assert {columns_of(file) for file in table.files} == {("index", "prediction")}
 
 
 def test_predictions_of_two_processes_match_one_process(lit):

@@ -64,12 +64,14 @@ def test_a_run_continued_without_its_average_starts_with_the_trained_weights(lit
     torch.testing.assert_close(Start.weights, trained, rtol=0, atol=0)
 
 
-def test_complex_weights_are_averaged(tmp_path):
+def test_complex_weights_are_averaged_and_extra_state_is_kept(tmp_path):
     files = [tmp_path / "a.ckpt", tmp_path / "b.ckpt"]
     for file, value in zip(files, (2j, 1), strict=True):
-        SafeCheckpointIO().save_checkpoint({"state_dict": {"weight": torch.tensor([value], dtype=torch.cfloat)}}, file)
-    weight = read(average(files, tmp_path / "average.ckpt"))["state_dict"]["weight"]
-    assert (weight.dtype, weight.tolist()) == (torch.cfloat, [0.5 + 1j])
+        weights = {"weight": torch.tensor([value], dtype=torch.cfloat), "_extra_state": {"names": ["a"]}}
+        SafeCheckpointIO().save_checkpoint({"state_dict": weights}, file)
+    found = read(average(files, tmp_path / "average.ckpt"))["state_dict"]
+    assert (found["weight"].dtype, found["weight"].tolist()) == (torch.cfloat, [0.5 + 1j])
+    assert found["_extra_state"] == {"names": ["a"]}
 
 
 def test_average_ignores_checkpoints_not_saved_by_keep_last(tmp_path):

@@ -214,6 +214,23 @@ def test_the_state_of_one_parameter_group_is_not_used_for_another_one(lit):
     assert "the optimizer or its parameter groups differ" in result.err
 
 
+class Wrapper(torch.optim.SGD):
+    """Optimizer that saves its state in its own format, as wrappers of other optimizers do."""
+
+    def state_dict(self):
+        return {"inner": super().state_dict()}
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict["inner"])
+
+
+def test_an_optimizer_may_have_its_own_format(lit):
+    parent = fit(lit, "--epochs 1 --name parent", ["--model.optimizer=test_fork.Wrapper", "--model.optimizer.lr=0.1"])
+    assert "its state is not restored" in fork(lit, parent, "--epochs 2").err
+    resumed = lit(f"fit {parent} --epochs 2", ["--model.schedulers=null"])
+    assert resumed.status == 0, resumed.err
+
+
 def test_max_time_limits_only_the_time_of_the_fork(lit):
     parent = fit(lit, "--epochs 2", CONSTANT, ["--trainer.max_time={microseconds: 1}"])  # ends after one step
     child = fork(lit, parent).run

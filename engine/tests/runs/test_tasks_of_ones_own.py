@@ -89,6 +89,21 @@ def test_a_task_trained_without_the_command_line_is_loaded_without_its_optimizer
     assert same_weights(type(task).load_from_checkpoint(tmp_path / "a.ckpt").state_dict(), task.state_dict())
 
 
+class Extra(OwnOptimizer):
+    def get_extra_state(self):
+        return {"names": ["a", "b"]}
+
+    def set_extra_state(self, state):
+        self.names = state["names"]
+
+
+def test_a_task_may_have_extra_state(trainer, tmp_path):
+    runner = trainer(max_epochs=1)
+    runner.fit(Extra(), datamodule=Images())
+    runner.save_checkpoint(tmp_path / "a.ckpt")
+    assert Extra.load_from_checkpoint(tmp_path / "a.ckpt").names == ["a", "b"]
+
+
 COUNTS = """
 import torch
 from toy.tasks import ImageClassifier

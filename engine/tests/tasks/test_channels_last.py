@@ -9,6 +9,8 @@ from torch import nn
 
 from helpers import classifier
 from lit_engine.errors import UserError
+from lit_engine.training.layout import order_as_weights
+from toy.data import Images
 
 
 @pytest.mark.parametrize(
@@ -64,3 +66,19 @@ def test_channels_last_with_3d_convolutions_is_rejected_only_if_explicit():
         task.trainer = SimpleNamespace(precision="bf16-mixed", strategy=strategy)
         with refused:
             task.setup("fit")
+
+
+def test_lazy_layers_are_trained_but_reject_explicit_channels_last(trainer):
+    task = classifier(nn.Sequential(nn.Flatten(), nn.LazyLinear(4)))
+    trainer(max_epochs=1).fit(task, datamodule=Images())
+    assert task.net[1].weight.shape == (4, 16)
+    task = classifier(nn.Sequential(nn.Flatten(), nn.LazyLinear(4)), channels_last=True)
+    with pytest.raises(UserError, match="channels_last does not support lazy layers"):
+        trainer(max_epochs=1).fit(task, datamodule=Images())
+
+
+def test_the_state_of_an_optimizer_may_contain_values_of_no_weight():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))])
+    optimizer.state["steps"] = 3
+    order_as_weights(optimizer)
+    assert optimizer.state["steps"] == 3

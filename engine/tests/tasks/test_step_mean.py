@@ -207,3 +207,38 @@ def test_lbfgs_matches_plain_pytorch(trainer):
     assert runner.callback_metrics["train/loss"] == pytest.approx(first.item())
     with pytest.raises(ValueError, match="use one process, and set accumulate_grad_batches to 1"):
         trained(trainer, SIZE // 2, options={"optimizer": lbfgs}, accumulate_grad_batches=2)
+
+
+class Sharpness(torch.optim.SGD):
+    """A small version of SAM (Foret et al. 2021), which computes the loss twice per step."""
+
+    @torch.no_grad()
+    def step(self, closure):
+        loss = closure()
+        weights = self.param_groups[0]["params"]
+        moves = [0.1 * weight.grad for weight in weights]
+        torch._foreach_add_(weights, moves)
+        closure()
+        torch._foreach_sub_(weights, moves)
+        super().step()
+        return loss
+
+
+def test_an_optimizer_may_compute_the_loss_twice(trainer):
+    task, runner = classifier(net(), optimizer=partial(Sharpness, lr=0.5)).double(), trainer(max_epochs=1)
+    data = Doubles(batch_size=8, seed=1)
+    runner.fit(task, datamodule=data)
+    model = net()
+    optimizer = Sharpness(model.parameters(), lr=0.5)
+    for images, targets in windows(data, 0, [1] * 4):
+
+        @torch.enable_grad()
+        def closure(images=images, targets=targets):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model((images - MEAN) / STD), targets)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    assert difference(task.net.state_dict(), model.state_dict()) == 0
+    assert runner.callback_metrics["train/samples"] == SIZE

@@ -42,6 +42,13 @@ def test_hooks_must_call_super():
             def on_train_epoch_start(self):
                 print(self.current_epoch)
 
+    class Mixin:
+        def on_before_optimizer_step(self, optimizer):
+            print(self.current_epoch)
+
+    with pytest.raises(UserError, match=r"Mixin\.on_before_optimizer_step must call super\(\)"):
+        type("Mixed", (Mixin, Task), {})
+
     class Calls(Task):
         def on_train_epoch_start(self):
             super().on_train_epoch_start()

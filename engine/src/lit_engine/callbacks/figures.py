@@ -326,7 +326,8 @@ class Figures(DrawsEvaluation):
         if not self.wrong_images or not {"logits", "targets"} <= outputs.keys() or not isinstance(batch, tuple | list):
             return
         logits, targets = outputs["logits"], outputs["targets"]
-        if (batch[0].ndim, logits.ndim, targets.ndim) != (4, 2, 1):  # the figure shows images, each with one label
+        # the figure shows images, each with one label
+        if (getattr(batch[0], "ndim", None), logits.ndim, targets.ndim) != (4, 2, 1):
             return
         confidence, predicted = logits.softmax(dim=1).max(dim=1)
         wrong = (predicted != targets).nonzero().flatten()

@@ -32,7 +32,7 @@ class PredictionTable(BasePredictionWriter):
     Args:
         file: path of the table. Its folder is created.
         inputs: maps sample indices to columns that describe the input, in the order of the dataset. By default, the
-            data module's method `inputs("test")` is called, if it exists.
+            data module's method `inputs("test")` is called, if it exists and there is only one dataloader.
 
     Attributes:
         rows: the rows of all tables.
@@ -90,7 +90,8 @@ class PredictionTable(BasePredictionWriter):
         rows = [{"index": number, **row} for number, row in enumerate(rows)]  # an index in the row takes precedence
         rows.sort(key=lambda row: row["index"])
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        if self.inputs is None and callable(getattr(data, "inputs", None)) and getattr(data, "new", None) is None:
+        is_test = file == self.file and getattr(data, "new", None) is None  # other loaders may read other splits
+        if self.inputs is None and is_test and callable(getattr(data, "inputs", None)):
             self.inputs = data.inputs("test")
         if self.inputs is not None:
             known = {row["index"] for row in rows}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lit_engine.checkpoints.io import SafeCheckpointIO, read
 from lit_engine.errors import CheckpointError
@@ -27,11 +28,12 @@ def average(checkpoints: Sequence[Path], target: Path) -> Path:
     sums = {
         name: value.to(torch.promote_types(value.dtype, torch.double))
         for name, value in weights.items()
-        if value.is_floating_point() or value.is_complex()
+        if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
     }
     for path in checkpoints[1:]:
         others = read(path)["state_dict"]
-        if {name: value.shape for name, value in others.items()} != {n: value.shape for n, value in weights.items()}:
+        shapes = [{name: getattr(value, "shape", None) for name, value in one.items()} for one in (others, weights)]
+        if shapes[0] != shapes[1]:
             raise CheckpointError(f"{path} belongs to a different model than {checkpoints[0]}")
         for name in sums:
             sums[name] += others[name]

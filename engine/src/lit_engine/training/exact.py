@@ -141,6 +141,11 @@ class StepMean:
         """Set the number of samples of a batch and the number of replicas. If `new` is None, losses are not scaled."""
         self._new, self._weight = new, None
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether the current batch has a loss, but no gradients yet."""
+        return self._new is not None
+
     def weigh(self, loss: Tensor) -> Tensor:
         """Scale a mean loss of the batch, so that the gradients of a step's micro-batches can be summed."""
         if self._new is not None:

@@ -50,8 +50,8 @@ class ExtraState:
         """Check the schedules and optimizers of a resumed run before Lightning restores their states."""
         check_lengths(trainer, self.schedules)
         for optimizer, saved in zip(trainer.optimizers, self.optimizers, strict=False):
-            # callbacks such as BackboneFinetuning may still add groups
-            is_final = len(optimizer.param_groups) == len(saved["param_groups"])
+            # callbacks such as BackboneFinetuning may still add groups, and a wrapper may have its own format
+            is_final = "param_groups" in saved and len(optimizer.param_groups) == len(saved["param_groups"])
             if is_final and not has_same_parameters(optimizer, saved):
                 raise UserError(
                     "the saved optimizer trains different parameters: restore the options that freeze parameters, such "

@@ -195,7 +195,7 @@ def has_same_parameters(optimizer: Optimizer, saved: Mapping[str, Any]) -> bool:
 
     torch only compares the sizes. If shapes differ, fused optimizers on a CPU write beyond the end of the state.
     """
-    own, others = optimizer.param_groups, saved["param_groups"]
+    own, others = optimizer.param_groups, saved.get("param_groups", [])
     if [len(group["params"]) for group in own] != [len(group["params"]) for group in others]:
         return False
     if isinstance(optimizer, LBFGS):  # the state of LBFGS consists of vectors of all weights

@@ -317,6 +317,8 @@ def build_optimizer(factory: OptimizerFactory, parameters: Iterable[Tensor] | It
     optimizer = _make("optimizer", factory, given)
     check_options(given, optimizer)
     for group in optimizer.param_groups:
+        if group.get("lr") is None:
+            raise UserError(f"optimizer: {type(optimizer).__name__} needs a learning rate: set lr")
         group["lr"] *= group.pop("lr_factor", 1.0)
     return optimizer
 

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
-from torch.optim import LBFGS
+from torch.nn.parameter import is_lazy as is_lazy_parameter
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torchmetrics import Metric
 
@@ -104,11 +104,13 @@ class Task(_lightning.QuickModule):
         """Raise UserError if a hook does not call `super()`, because gradients or metrics would be wrong."""
         super().__init_subclass__(**kwargs)
         hooks = {"setup", "backward", "evaluation_start", *(name for name in vars(Task) if name.startswith("on_"))}
-        for name in hooks & vars(cls).keys():
-            hook = inspect.unwrap(vars(cls)[name])
-            # the name differs for aliases, and for decorators without `functools.wraps`
-            if getattr(hook, "__name__", None) == name and name not in hook.__code__.co_names:
-                raise UserError(f"{cls.__name__}.{name} must call super().{name}(…), because `Task` uses this hook")
+        for kind in cls.__mro__[: cls.__mro__.index(Task)]:  # includes mixins
+            for name in hooks & vars(kind).keys():
+                hook = inspect.unwrap(vars(kind)[name])
+                # the name differs for aliases, and for decorators without `functools.wraps`
+                if getattr(hook, "__name__", None) == name and name not in hook.__code__.co_names:
+                    why = "because `Task` uses this hook"
+                    raise UserError(f"{kind.__name__}.{name} must call super().{name}(…), {why}")
 
     def __init__(
         self,
@@ -137,7 +139,7 @@ class Task(_lightning.QuickModule):
         self._done = 0  # optimizer steps
         self._step_mean = StepMean()
         self._counted = False  # whether `step` has already counted this batch
-        self._repeated = False  # whether LBFGS computes the loss of this batch again
+        self._repeated = False  # whether an optimizer, such as LBFGS, computes the loss of this batch again
 
     def setup(self, stage: str) -> None:
         """Create the metrics, set the network's memory format, and apply `compile` and `checkpoint_blocks`."""
@@ -147,7 +149,9 @@ class Task(_lightning.QuickModule):
         if net is None:
             return
         last, cpu, problem = self.channels_last, self.trainer.strategy.root_device.type == "cpu", ""
-        if self.device_mesh is not None:
+        if is_lazy := any(map(is_lazy_parameter, net.parameters())):
+            problem = "does not support lazy layers"
+        elif self.device_mesh is not None:
             problem = "does not support sharded weights"
         elif any(weight.ndim == 5 for weight in net.parameters()):  # torch would also convert these
             problem = "only supports images (B, C, H, W), but this network has weights with five axes"
@@ -162,7 +166,8 @@ class Task(_lightning.QuickModule):
         elif last and problem:
             raise UserError(f"channels_last {problem}")
         # The output of a convolution has the same memory format as its weights.
-        net.to(memory_format=torch.channels_last if last else torch.contiguous_format)
+        if not is_lazy:
+            net.to(memory_format=torch.channels_last if last else torch.contiguous_format)
         if self.checkpoint_blocks:
             checkpoint_in_place(net)
         if self.compilation is not None and not _lightning.is_compiled(net):
@@ -261,9 +266,10 @@ class Task(_lightning.QuickModule):
         if trainer is None:
             return mean
         parts = max(trainer.accumulate_grad_batches, trainer.world_size)
-        if parts > 1 and isinstance(self.optimizers(use_pl_optimizer=False), LBFGS):
+        if parts > 1 and self._repeated:
             raise ValueError(
-                "LBFGS computes the loss of a step several times: use one process, and set accumulate_grad_batches to 1"
+                f"{type(self.optimizers(use_pl_optimizer=False)).__name__} computes the loss of a step several times: "
+                "use one process, and set accumulate_grad_batches to 1"
             )
         self._step_mean.start_batch((count, replicas(trainer).size))
         return mean
@@ -282,8 +288,8 @@ class Task(_lightning.QuickModule):
         return trainer is not None and getattr(trainer.train_dataloader, "filler", False)
 
     def _may_compute_again(self) -> bool:
-        """Return whether a training step can compute its loss more than once."""
-        return not self.automatic_optimization or isinstance(self.optimizers(use_pl_optimizer=False), LBFGS)
+        """Return whether the loss may be computed again, because its gradients have been computed."""
+        return not self.automatic_optimization or not self._step_mean.is_pending
 
     @property
     def adds_layers(self) -> bool:
@@ -539,4 +545,4 @@ def load_module(
         module.load_state_dict(weights, strict=module.strict_loading if strict is None else strict)
     except RuntimeError as error:
         raise CheckpointError(f"the weights in {path} do not match its hyperparameters: {error}") from error
-    return module.to(next((weight.device for weight in weights.values()), "cpu"))
+    return module.to(next((weight.device for weight in weights.values() if isinstance(weight, Tensor)), "cpu"))
