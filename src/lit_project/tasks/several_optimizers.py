@@ -56,8 +56,6 @@ class SeveralOptimizers(Task):
 
     accumulate: int
     untrained: ClassVar[dict[str, Any]] = {"parts": [Part("all", [], no_optimizer)]}
-    # This hook does nothing, because `_step_optimizers` rescales the gradients of all optimizers together.
-    on_before_optimizer_step: Any = lambda self, optimizer: None
 
     def __init__(self, parts: list[Part], accumulate: int = 1, clip_norm: float | None = None, **kwargs: Any) -> None:
         if not parts:
@@ -109,19 +107,20 @@ class SeveralOptimizers(Task):
             self._step_optimizers()
         return loss.detach()
 
-    def _step_optimizers(self) -> None:
-        found: Any = self.optimizers()
-        optimizers = found if isinstance(found, list) else [found]
-        together = SimpleNamespace(param_groups=[group for o in optimizers for group in o.param_groups])
-        self._step_mean.rescale(together, self.trainer)
-        self._note_norm(together)
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Rescale and clip the gradients of all parts before the first optimizer's step."""
+        together = SimpleNamespace(param_groups=[group for o in self.trainer.optimizers for group in o.param_groups])
+        super().on_before_optimizer_step(together)
         if self.clip_norm is not None:
             clip_norm(gradients(together), self.clip_norm)
-        # Callbacks inspect all gradients before the first optimizer's step. Lightning counts only this step.
-        optimizers[0].step()
-        for optimizer in optimizers[1:]:
+
+    def _step_optimizers(self) -> None:
+        found: Any = self.optimizers()
+        first, *others = found if isinstance(found, list) else [found]
+        first.step()  # Lightning counts this step, and calls the hook above.
+        for optimizer in others:
             optimizer.optimizer.step()
-        for optimizer in optimizers:
+        for optimizer in (first, *others):
             optimizer.zero_grad()
         self._step_schedules("step", self.trainer.global_step)
 
