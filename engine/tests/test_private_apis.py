@@ -406,6 +406,24 @@ def test_skip_data_summary():
     assert data.calls == 1
 
 
+def test_keep_random_states():
+    restore = _lightning.keep_random_states()
+    drawn = torch.rand(3)
+    restore()
+    assert torch.equal(torch.rand(3), drawn)
+
+
+def test_checkpoint_in_root_dir(tmp_path):
+    for epochs in (1, 2):
+        saving = _lightning.CheckpointInRootDir(save_last=True)
+        trainer = Trainer(
+            max_epochs=epochs, default_root_dir=tmp_path, logger=CSVLogger(tmp_path / "logs"), callbacks=[saving],
+            enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
+        )  # fmt: skip
+        trainer.fit(Module(), DataLoader(DATA, 2), ckpt_path="last")
+    assert trainer.ckpt_path == str(tmp_path / "checkpoints" / "last.ckpt")
+
+
 def test_remember_missing_cuda(monkeypatch):
     monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.loggers import CSVLogger
 from small_images import Images
 from torch import nn
 
@@ -44,6 +45,23 @@ def test_a_stop_requested_by_mid_epoch_validation_loses_no_batch(trainer, tmp_pa
     run.fit(resumed, datamodule=Images(), ckpt_path=last, weights_only=True)
     assert run.global_step == 8
     assert torch.equal(resumed.net[1].weight, whole.net[1].weight)
+
+
+def test_a_checkpoint_that_is_saved_after_training_can_be_resumed(trainer, tmp_path):
+    run = trainer(max_epochs=1, callbacks=[Saver()])
+    run.fit(task(), datamodule=Images())
+    run.save_checkpoint(tmp_path / "final.ckpt")
+    resumed = trainer(max_epochs=2, callbacks=[Saver()])
+    resumed.fit(task(), datamodule=Images(), ckpt_path=tmp_path / "final.ckpt", weights_only=True)
+    assert resumed.global_step == 2 * run.global_step
+
+
+def test_the_last_checkpoint_is_found_even_if_a_logger_has_its_own_folder(trainer, tmp_path):
+    for epochs in (1, 2):
+        saving = {"callbacks": [Saver(), Checkpoint(monitor=None)], "enable_checkpointing": True}
+        run = trainer(max_epochs=epochs, logger=CSVLogger(tmp_path), **saving)
+        run.fit(task(), datamodule=Images(), ckpt_path="last", weights_only=True)
+    assert run.ckpt_path == str(tmp_path / "checkpoints" / "last.ckpt")
 
 
 class StopAfterBatch(Callback):

@@ -208,6 +208,14 @@ def test_the_first_training_images_are_drawn_as_the_network_receives_them(traine
     assert captions <= set(NAMES)
 
 
+def test_the_callback_can_be_used_in_several_fits(trainer, tmp_path):
+    callback = Figures()
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        run = trainer(callbacks=[callback], max_epochs=1, default_root_dir=folder)
+        run.fit(classifier(), datamodule=Images())
+        assert (folder / "figures" / "train_batch.png").exists()
+
+
 @pytest.mark.parametrize(
     ("logits", "targets"),
     [((4,), (4,)), ((4, 3), (4, 3)), ((4, 3, 8, 8), (4, 8, 8))],

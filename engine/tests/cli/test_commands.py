@@ -48,6 +48,11 @@ def counted(code: str, folder: Path, program: bool = True, **settings: str) -> i
     return int(done.stdout.split()[-1])
 
 
+def test_a_notebook_can_free_its_objects_after_a_command(tmp_path):
+    code = "import gc\nfrom toy.__main__ import main\nmain(['runs'])\nprint(gc.get_freeze_count())\n"
+    assert counted(code, tmp_path, program=False) == 0
+
+
 @pytest.mark.slow
 def test_large_tensors_use_huge_pages(tmp_path):
     """Huge pages are used if Linux provides them on request and the user has not disabled them."""

@@ -1,6 +1,7 @@
 """Ordinary DataLoaders have a reproducible order and reproducible random numbers, even if a run resumes mid-epoch."""
 
 import os
+import pickle
 import random
 import signal
 
@@ -93,6 +94,12 @@ def test_each_training_loader_has_its_own_order_and_random_numbers(fit):
     assert drawn(a).keys() == drawn(b).keys()
     assert list(drawn(a)) != list(drawn(b))
     assert all(drawn(a)[index] != drawn(b)[index] for index in range(16))
+
+
+def test_workers_of_a_trainer_in_your_own_code_can_be_spawned(fit):
+    data = Stored()
+    fit(data)
+    pickle.dumps(data)  # a worker receives the data module if one of its methods is the `collate_fn`
 
 
 def test_the_order_does_not_depend_on_reloading_dataloaders(fit):

@@ -5,8 +5,11 @@ import csv
 import pytest
 import torch
 
-from helpers import TINY
+from helpers import TINY, classifier
+from lit_engine.checkpoints.callback import Checkpoint
 from lit_engine.loggers.metrics_csv import MetricsCSV
+from lit_engine.training.saver import Saver
+from toy.data import Images
 
 
 def rows(folder):
@@ -18,7 +21,6 @@ def rows(folder):
 def resumed(folder, state):
     """Return a logger resumed from a checkpoint with this state."""
     logger = MetricsCSV(folder)
-    logger.read()
     logger.load_state_dict(state)
     return logger
 
@@ -78,7 +80,6 @@ def test_metrics_of_a_long_epoch_are_written_before_it_ends(tmp_path, monkeypatc
 def test_metrics_logged_before_a_resume_are_dropped(tmp_path):
     logger = MetricsCSV(tmp_path)
     logger.log_metrics({"early": 1.0}, 0)
-    logger.read()
     logger.load_state_dict({"rows": 0, "last": []})
     logger.save()
     log(logger, (0, {"loss": 2.0}), (1, {"loss": 1.0}))
@@ -95,6 +96,14 @@ def test_a_new_run_overwrites_the_file_and_a_resumed_run_continues_it(tmp_path):
     assert rows(tmp_path) == [{"step": step, "loss": value} for step, value in enumerate(expected)]
     log(MetricsCSV(tmp_path), (0, {"loss": 9.0}))
     assert rows(tmp_path) == [{"step": 0, "loss": 9.0}]
+
+
+def test_a_trainer_in_your_own_code_continues_the_file(trainer, tmp_path):
+    for epochs in (1, 2):
+        saving = {"callbacks": [Saver(), Checkpoint()], "enable_checkpointing": True}
+        run = trainer(max_epochs=epochs, logger=MetricsCSV(tmp_path), **saving)
+        run.fit(classifier(), datamodule=Images(), ckpt_path="last", weights_only=True)
+    assert [row["epoch"] for row in rows(tmp_path)] == [0, 1]
 
 
 def test_a_run_resumes_after_a_crash_that_cut_the_last_line_short(tmp_path):
@@ -126,7 +135,6 @@ def test_resuming_drops_values_logged_after_the_checkpoint(tmp_path):
     state = logger.state_dict()
     log(logger, (4, {"val/loss": 3.0}), (8, {"loss": 4.0}))
     again = MetricsCSV(tmp_path)
-    again.read()
     again.finalize("success")
     assert rows(tmp_path)[-1] == {"step": 8, "loss": 4.0}  # without training, the file does not change
     again.load_state_dict(state)

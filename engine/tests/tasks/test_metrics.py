@@ -15,7 +15,7 @@ from torchmetrics.classification import (
     MultilabelF1Score,
 )
 
-from helpers import TINY, classifier, same_weights
+from helpers import NAMES, TINY, classifier, linear, same_weights
 from lit_engine.checkpoints.io import read
 from lit_engine.errors import UserError
 from lit_engine.training.task import Task
@@ -57,7 +57,10 @@ def test_configured_metrics_can_be_monitored_recorded_and_compared(lit, workspac
     assert f"test/f1 {test['test/f1']:.4f}" in printed
     assert "auroc/3" not in printed
     file = run / "checkpoints" / fit["best_checkpoint"]
-    assert ImageClassifier.load_from_checkpoint(file).state_dict().keys() == read(file)["state_dict"].keys()
+    loaded = ImageClassifier.load_from_checkpoint(file)
+    assert loaded.state_dict().keys() == read(file)["state_dict"].keys()
+    with pytest.raises(UserError, match="set optimizer_factory"):
+        loaded.configure_optimizers()
     assert all(name.startswith("net.") for name in read(file)["state_dict"])
     shutil.copytree(run, run.with_name("other"))
     assert {"val/f1", "test/f1"} <= {*lit(f"compare {run} {run.with_name('other')}").out.split()}
@@ -121,6 +124,14 @@ def test_custom_tasks_provide_metric_inputs_and_misuse_causes_an_error(trainer):
     ):
         with pytest.raises(UserError, match=f"^model.metrics: {message}"):
             evaluated(trainer, task, data)
+
+    class Ordinary(ImageClassifier):
+        def test_step(self, batch, batch_idx):
+            self.log("test/size", len(batch[0]))
+
+    own = Ordinary(linear(), partial(torch.optim.SGD, lr=0.1), NAMES, metrics=[MulticlassAUROC(4)])
+    with pytest.raises(UserError, match=r"Ordinary\.test_step does not call self\.evaluate"):
+        evaluated(trainer, own, data)
 
     class Broken(MeanAbsoluteError):
         def update(self, preds, target):

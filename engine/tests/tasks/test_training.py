@@ -35,6 +35,26 @@ def with_dropout():
     )
 
 
+def test_random_numbers_after_training_continue_from_before(trainer):
+    task = classifier(with_dropout())
+    state = torch.get_rng_state()
+    trainer(max_epochs=1).fit(task, datamodule=Images())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_training_step_that_does_not_call_step_causes_a_warning(trainer, capsys):
+    class Ordinary(Task):
+        def training_step(self, batch, batch_idx):
+            return F.cross_entropy(self.net(batch[0]), batch[1])
+
+    task = Ordinary(partial(torch.optim.SGD, lr=0.1))
+    task.net = linear()
+    run = trainer(max_epochs=1, limit_val_batches=0)
+    run.fit(task, datamodule=Images())
+    assert "Ordinary.training_step did not call self.step, so train/loss is missing" in capsys.readouterr().err
+    assert "train/samples" not in run.callback_metrics
+
+
 def test_hooks_must_call_super():
     with pytest.raises(UserError, match=r"Mine\.on_train_epoch_start must call super\(\)"):
 

@@ -279,6 +279,11 @@ class Figures(DrawsEvaluation):
         self._hook: Any = None
         self._scores: list[tuple[Tensor, Tensor]] = []  # probabilities and targets, both (B, number of labels)
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._hook is not None:  # from an earlier fit
+            self._hook.remove()
+        self._hook = self._first = None
+
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Store the first images that are passed to the model, after augmentation and mixing."""
         if self._hook is not None or not trainer.is_global_zero or fast_dev_run(trainer):

@@ -47,7 +47,7 @@ class RunRecord(Callback):
     Args:
         run: the run directory of this process. All processes will use the directory of the first process.
         config: the text of config.yaml, which must be the same in all processes.
-        metrics: the logger of metrics.csv, whose state is stored in checkpoints.
+        metrics: the logger of metrics.csv.
 
     Raises:
         UserError: the loss is not finite at the end of an epoch or validation, or a monitored metric is missing.
@@ -71,7 +71,6 @@ class RunRecord(Callback):
         self._trained: dict[str, float] = {}  # the latest training metrics; validation may log the same names
         self._validated: dict[str, float] = {}  # metrics of the latest validation, by recorded name
         self._ended: dict[str, int] = {}  # number of steps and epochs if the run ended mid-epoch
-        self._resumed: dict[str, Any] | None = None  # the state of metrics.csv in the checkpoint
         self.changed: list[str] = []  # options whose values have changed since training
         self._start = 0.0
 
@@ -123,14 +122,11 @@ class RunRecord(Callback):
         """Write config.yaml and provenance.json before the first checkpoint is saved."""
         if self.started:
             return
-        if trainer.is_global_zero:
-            if self.provenance is not None:
-                self.provenance["data"] = fingerprints(trainer)
-                self._warn_of_changed_data(trainer)
-                self.run.describe(self.config, {**self.provenance, "status": None})  # `record_exit` sets the status
-                self.run.drop_evaluations()
-            if self.metrics is not None and self._resumed is not None:
-                self.metrics.load_state_dict(self._resumed)
+        if trainer.is_global_zero and self.provenance is not None:
+            self.provenance["data"] = fingerprints(trainer)
+            self._warn_of_changed_data(trainer)
+            self.run.describe(self.config, {**self.provenance, "status": None})  # `record_exit` sets the status
+            self.run.drop_evaluations()
         self.started = True
 
     def _warn_of_changed_data(self, trainer: Trainer) -> None:
@@ -144,9 +140,6 @@ class RunRecord(Callback):
             warn_once(f"warning: the data changed since the run was started: {', '.join(changed)}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if self.metrics is not None:
-            self.metrics.save()
-            checkpoint["metrics_csv"] = self.metrics.state_dict()
         checkpoint["processes"], checkpoint["replicas"] = trainer.world_size, replicas(trainer).size
         checkpoint["should_stop"] = trainer.should_stop
         if self.hyper_parameters:
@@ -163,9 +156,6 @@ class RunRecord(Callback):
             logged = checkpoint.get("logged", {"train": [], "val": {}})
             self._logged, self._validated = set(logged["train"]), logged["val"]
             self._trained = logged.get("last", {})
-            self._resumed = checkpoint.get("metrics_csv")  # None if the run has no metrics.csv
-            if self.metrics is not None and trainer.is_global_zero:
-                self.metrics.read()
             before, now = checkpoint.get("processes", trainer.world_size), trainer.world_size
             if before != now:
                 samples = _samples(trainer, checkpoint.get("replicas", before))

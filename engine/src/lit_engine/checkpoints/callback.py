@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lit_engine._lightning import logged_values, save_after_validation
+from lit_engine._lightning import CheckpointInRootDir, logged_values, save_after_validation
 from lit_engine.distributed.processes import print_once
 from lit_engine.errors import UserError
 from lit_engine.run.metric_names import is_loss
 
 
-class Checkpoint(ModelCheckpoint):
+class Checkpoint(CheckpointInRootDir):
     """ModelCheckpoint that writes `last.ckpt` and the best checkpoint, `best-epochNNN.ckpt`, to `checkpoints/`.
 
     If there are several of these callbacks, the first one selects the checkpoint that is tested. The others write
@@ -79,8 +78,6 @@ class Checkpoint(ModelCheckpoint):
         if self is not first and self.monitor:  # otherwise, two callbacks would write the same file
             metric = re.sub(r"\W+", "-", self.monitor)
             self.filename = f"best-{metric}-{self._ending}"
-        if self.dirpath is None:
-            self.dirpath = str(Path(trainer.default_root_dir) / "checkpoints")
         super().setup(trainer, pl_module, stage)
 
     @cached_property

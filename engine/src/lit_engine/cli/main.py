@@ -126,7 +126,7 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
     if "" in sys.path and os.getcwd() not in sys.path:  # the parser changes the working directory
         sys.path.insert(sys.path.index("") + 1, os.getcwd())
     quiet_lightning()
-    commands = all_commands(project)
+    commands, frozen = all_commands(project), gc.get_freeze_count()
     try:
         args = expand(project, args)
         if not args or args[0] not in commands:
@@ -164,6 +164,9 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {message}", file=sys.stderr)
         return 2
+    finally:
+        if not frozen:
+            gc.unfreeze()  # a notebook that calls `main` must be able to free its objects
 
 
 def all_commands(project: Project) -> dict[str, str]:
@@ -183,7 +186,6 @@ def _import_quickly(name: str) -> ModuleType:
         finally:
             gc.freeze()
             gc.enable()
-        atexit.register(gc.unfreeze)  # otherwise, C++ modules report leaked objects at exit
     return sys.modules[name]
 
 

@@ -53,20 +53,20 @@ class MetricsCSV(Logger):
         self.experiment: Any = _NoExperiment()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of rows, and the content of the last row, which may still receive values."""
+        """Save the file. Return the number of rows, and the content of the last row, which may still receive values."""
+        self.save()
         return {"rows": len(self._rows), "last": self._rows[-1:]}
 
-    def read(self) -> None:
-        """Load metrics.csv before resuming a run.
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Read the file of a resumed run without the rows after the checkpoint, because training repeats them.
 
         Raises:
             RunError: the file is broken.
         """
         self._columns, rows = RunDir(self.file.parent).history()
         self._rows = [{**row, "step": int(row["step"])} for row in rows]
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Drop the rows after the checkpoint, because training repeats them."""
+        if state is None:  # the checkpoint is from a run without metrics.csv
+            return
         self._rows = [*self._rows[: state["rows"] - 1], *state["last"]] if state["rows"] else []
         known = [name for row in self._rows[-1:] for name in row]
         self._columns = list(dict.fromkeys([*self._columns, *known]))

@@ -137,8 +137,9 @@ class ExtraState:
             _lightning.restore_buffers(trainer.strategy, module, buffers)
         if (changing := accumulation_schedule(trainer)) is not None:
             changing.on_train_epoch_start(trainer)  # Lightning does not call this hook when resuming mid-epoch
-        if self._loaded.pop("precedes_plateau", False):
+        if self._loaded.get("precedes_plateau", False):
             _lightning.step_plateau_schedules(trainer)
+        self._loaded, self._share = {}, {}  # a later fit starts without a checkpoint
 
     def start_validation(self, trainer: Trainer) -> None:
         """Store the metric states, and load rank 0's buffers, so that validation matches the checkpoint."""

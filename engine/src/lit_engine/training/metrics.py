@@ -65,6 +65,11 @@ class Metrics:
                 if isinstance(part, Metric):
                     part.process_group = replicas(task.trainer).group
 
+    @property
+    def are_updated(self) -> bool:
+        """Whether all metrics have received values since `start`."""
+        return all(metric.update_called for metric in self.named.values())
+
     def update(self, values: Iterable[Any]) -> None:
         values = list(values)
         self.shapes = [tuple(value.shape) for value in values if isinstance(value, Tensor)]

@@ -184,7 +184,7 @@ def seed_data_hooks(owner: LightningModule | LightningDataModule, seed: int) -> 
         if getattr(type(owner), name) is not getattr(LightningModule, name):
             _seed_loader(owner, name, seed)
     if isinstance(owner, LightningDataModule):
-        copyreg.pickle(type(owner), _reduce_without_trainer)
+        copyreg.pickle(type(owner), reduce_without_trainer)
 
 
 def _seed_loader(owner: LightningModule | LightningDataModule, name: str, seed: int) -> None:
@@ -200,7 +200,7 @@ def _seed_loader(owner: LightningModule | LightningDataModule, name: str, seed: 
     replace(owner, name, seeded_load)
 
 
-def _reduce_without_trainer(data: LightningDataModule) -> Any:
+def reduce_without_trainer(data: LightningDataModule) -> Any:
     """Pickle a data module for a spawned worker without its trainer, which this library has made unpicklable."""
     reduced: Any = object.__reduce_ex__(data, 2)
     create, args, state, *rest = reduced

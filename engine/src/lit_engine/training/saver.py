@@ -1,5 +1,6 @@
 """Callback that saves `last.ckpt` and stops runs after signals, at points where resuming is exact."""
 
+import copyreg
 import math
 import pickle
 from collections.abc import Callable
@@ -30,7 +31,7 @@ from lit_engine.distributed.processes import Maximum, all_gathered, replicas, wa
 from lit_engine.distributed.sharding import local_shards, total_norm, uses_copies
 from lit_engine.errors import UserError
 from lit_engine.training.extra_state import ExtraState
-from lit_engine.training.plain import replace
+from lit_engine.training.plain import reduce_without_trainer, replace
 from lit_engine.training.signals import Interrupted, Signals
 from lit_engine.training.task import Task
 
@@ -95,9 +96,12 @@ class Saver(Callback):
         self._flags: Maximum | None = None  # whether any process requested a stop or a save in the last step
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._restore_random_states = _lightning.keep_random_states()
         _lightning.skip_batches_of_evaluation(trainer)
         _lightning.disable_requeue(trainer)  # Lightning would requeue the SLURM job with a checkpoint of its own
         _lightning.process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
+        if trainer.datamodule is not None:  # type: ignore[attr-defined]
+            copyreg.pickle(type(trainer.datamodule), reduce_without_trainer)  # type: ignore[attr-defined]
         if stage != "fit":
             return
         if self._owns_signals:
@@ -287,6 +291,9 @@ class Saver(Callback):
         elif self._trained:
             self._save_epoch(trainer)
 
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._restore_random_states()  # see `Task.teardown`
+
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Add notes that say where the error occurred and how to fix two common errors."""
         _unwrap_hooks(pl_module)
@@ -364,10 +371,16 @@ class Saver(Callback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self.state.save(trainer, checkpoint, self._moment)
+        for logger in trainer.loggers:
+            if hasattr(logger, "load_state_dict"):  # metrics.csv
+                checkpoint["metrics_csv"] = logger.state_dict()
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         _lightning.reconfigure(trainer, num_sanity_val_steps=0)  # the original run already passed the sanity check
         self.state.load(trainer, checkpoint)
+        for logger in trainer.loggers:
+            if hasattr(logger, "load_state_dict") and trainer.state.fn == "fit" and trainer.is_global_zero:
+                logger.load_state_dict(checkpoint.get("metrics_csv"))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ from lit_engine import _lightning
 from lit_engine.checkpoints.io import read
 from lit_engine.classes.names import import_class, instantiate
 from lit_engine.data.sampler import global_seed, seed_step
-from lit_engine.distributed.processes import replicas
+from lit_engine.distributed.processes import replicas, warn_once
 from lit_engine.distributed.sharding import clip_norm, gradients, local_shards, total_norm
 from lit_engine.errors import CheckpointError, UserError
 from lit_engine.run.metric_names import is_detail
@@ -49,7 +49,7 @@ Module = TypeVar("Module", bound=LightningModule)
 
 def no_optimizer(parameters: Any) -> Any:
     """Raise UserError. This placeholder replaces the optimizer factory, because checkpoints do not store factories."""
-    raise UserError("a task from load_from_checkpoint has no optimizer: pass one as optimizer=…")
+    raise UserError("a loaded task has no optimizer: set optimizer_factory, or call load_from_checkpoint(optimizer=…)")
 
 
 class Task(_lightning.QuickModule):
@@ -145,6 +145,7 @@ class Task(_lightning.QuickModule):
         """Create the metrics, set the network's memory format, and apply `compile` and `checkpoint_blocks`."""
         parts: Any = getattr(self, "class_names", None) or getattr(self, "target_names", ())
         self._metrics = Metrics(self._given_metrics, parts)
+        self._restore_random_states = _lightning.keep_random_states()
         net = getattr(self, "net", None)
         if net is None:
             return
@@ -173,6 +174,10 @@ class Task(_lightning.QuickModule):
         if self.compilation is not None and not _lightning.is_compiled(net):
             options = self.compilation
             compile_in_place(net, {"backend": options} if isinstance(options, str) else options)
+
+    def teardown(self, stage: str) -> None:
+        """Restore the random states. Otherwise, the next task would have the same weights after each training run."""
+        self._restore_random_states()
 
     def configure_model(self) -> None:
         """Shard the task's submodules if the strategy is `Sharded`."""
@@ -470,6 +475,10 @@ class Task(_lightning.QuickModule):
 
     def on_validation_epoch_end(self) -> None:
         totals, split = self.evaluated.reduce(self), "test" if self.trainer.testing else "val"
+        batches = self.trainer.num_test_batches if self.trainer.testing else self.trainer.num_val_batches
+        if not self._metrics.are_updated and any(batches):
+            name = f"{type(self).__name__}.{split}_step"
+            raise UserError(f"model.metrics: {name} does not call self.evaluate: override evaluation_step instead")
         # If `evaluation_step` does not call `step`, only `model.metrics` are logged.
         if totals.count or self._metrics.named:
             own, more = self.evaluation_metrics(totals, split) if totals.count else {}, self._metrics.compute()
@@ -487,8 +496,14 @@ class Task(_lightning.QuickModule):
         totals = self.running.reduce(self)
         values = {f"train/{name}": mean for name, mean in totals.means().items()}
         count, seconds = float(totals.count), self._clock.seconds
-        values[f"train/{self.unit}"] = count
-        values[f"train/{self.unit}_per_second"] = count / seconds if seconds > 0 else 0.0
+        if count:
+            values[f"train/{self.unit}"] = count
+            values[f"train/{self.unit}_per_second"] = count / seconds if seconds > 0 else 0.0
+        else:
+            warn_once(
+                f"warning: in epoch {self.current_epoch}, {type(self).__name__}.training_step did not call self.step, "
+                "so train/loss is missing, and accumulated gradients are means over batches instead of samples"
+            )
         self.log_reduced({**values, **self._rates})
         self._step_plateaus()
 
