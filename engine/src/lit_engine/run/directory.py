@@ -66,14 +66,13 @@ def replacement(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = (), header: bool = True) -> str:
+def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
     """Return rows as CSV text. `columns` defaults to the columns of the first row."""
     lines: list[str] = []
     # With the default line terminator, cells with "\r" are quoted. Otherwise, the table could not be read.
     file = SimpleNamespace(write=lambda line: lines.append(line.removesuffix("\r\n") + "\n"))
     writer = csv.DictWriter(file, columns or list(rows[0]))
-    if header:
-        writer.writeheader()
+    writer.writeheader()
     writer.writerows(rows)
     return "".join(lines)
 
