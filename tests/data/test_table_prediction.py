@@ -61,11 +61,11 @@ def test_prediction_for_new_rows_selects_columns_by_name(lit, run, workspace):
     assert [(row["line"], row["input/line"]) for row in rows] == [("2", "first"), ("3", ""), ("4", "")]
     assert [float(row["prediction"]) for row in rows] == pytest.approx(expected, rel=1e-5)
 
-    # The index also counts blank lines.
+    # Blank lines are skipped.
     (workspace / "gaps.csv").write_text('\na,b,note\n1,2,"two\nlines"\n\n3,4,\n\n\n5,6,\n\n')
     assert lit(f"predict --run {run} --table gaps.csv").status == 0
     found = [(row["index"], row["line"], row["a"]) for row in predicted(run, "table_gaps")]
-    assert found == [("0", "3", "1"), ("2", "6", "3"), ("5", "9", "5")]  # the first row spans two lines
+    assert found == [("0", "3", "1"), ("1", "6", "3"), ("2", "9", "5")]  # the first row spans two lines
 
 
 def test_predictions_of_the_test_split_include_their_line_numbers(lit, run):

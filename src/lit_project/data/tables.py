@@ -88,5 +88,5 @@ class CSV(TabularData):
 
     def inputs(self, split: Split) -> dict[int, dict[str, str]]:
         """Return each sample's line number and cells for `PredictionTable`, keyed by its row in the file."""
-        rows = list(CSVFile(self.file, self.delimiter).inputs().items())
-        return dict(rows[row] for row in super().inputs(split))
+        rows = CSVFile(self.file, self.delimiter).inputs()
+        return {row: rows[row] for row in super().inputs(split)}

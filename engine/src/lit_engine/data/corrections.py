@@ -104,7 +104,7 @@ def _read(file: str, classes: Sequence[str]) -> dict[str, tuple[str, int]]:
         table = CSVFile(file, ";")
     id_column, correction_column = table.places(["id", "correction"])
     found: dict[str, tuple[str, int]] = {}
-    for _, line, cells in table.rows():
+    for line, cells in table.rows():
         sample, label = cells[id_column].strip(), cells[correction_column].strip()
         if label and label not in classes:
             hint = did_you_mean(label, classes, f"; the classes are {first_of(classes)}")

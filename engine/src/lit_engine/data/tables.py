@@ -53,7 +53,7 @@ class CSVFile:
     def __init__(self, file: str | Path, delimiter: str = ",") -> None:
         self.file = Path(file).expanduser()
         self.delimiter = parse_delimiter(delimiter)
-        _, _, header = next(self._lines(), (0, 1, []))
+        _, header = next(self._lines(), (1, []))
         self.names = [name.strip() for name in header]
         if not any(self.names):
             raise DataError(f"{self.file} is empty")
@@ -68,13 +68,13 @@ class CSVFile:
         chosen = self.places(columns)
         if self._numbers is not None:
             return torch.from_numpy(self._numbers[:, chosen])
-        rows = [[self._number(cells[k], line, self.names[k], advice) for k in chosen] for _, line, cells in self.rows()]
+        rows = [[self._number(cells[k], line, self.names[k], advice) for k in chosen] for line, cells in self.rows()]
         return torch.tensor(rows, dtype=torch.double)
 
     @cached_property
     def _numbers(self) -> np.ndarray | None:
         """Return all values `(N, K)`, read by NumPy's fast reader, or None if a cell is not a plain, finite number."""
-        _, line, _ = next(self._lines())
+        line, _ = next(self._lines())
         with suppress(ValueError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy warns about tables without rows
             table = np.loadtxt(
@@ -84,41 +84,41 @@ class CSVFile:
                 return table
         return None
 
-    def cells(self) -> dict[int, dict[str, str]]:
-        """Map each row number to the row's cells. Rows are counted from 0 after the header, including blank lines.
+    def cells(self) -> list[dict[str, str]]:
+        """Return the cells of each row by column.
 
         Raises:
             DataError: if there are no rows, a line has the wrong length, or column names are not unique.
         """
         self.places([name for name in self.names if name])
-        return {number: dict(zip(self.names, cells, strict=True)) for number, _, cells in self.rows()}
+        return [dict(zip(self.names, cells, strict=True)) for _, cells in self.rows()]
 
     def inputs(self) -> dict[int, dict[str, str]]:
-        """Map each row number to the row's `line` number and cells, for `PredictionTable`."""
-        names, rows = ["input/line" if name == "line" else name for name in self.names], self.rows()
-        return {number: {"line": str(line), **dict(zip(names, cells, strict=True))} for number, line, cells in rows}
+        """Map each row number, counted from 0, to the row's `line` number and cells, for `PredictionTable`."""
+        names = ["input/line" if name == "line" else name for name in self.names]
+        rows = ({"line": str(line), **dict(zip(names, cells, strict=True))} for line, cells in self.rows())
+        return dict(enumerate(rows))
 
-    def rows(self) -> Iterator[tuple[int, int, list[str]]]:
-        """Yield the number, the starting line and the cells of each row.
-
-        Rows are counted from 0 after the header, including blank lines.
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the starting line and the cells of each row.
 
         Raises:
             DataError: if there are no rows, or a line has the wrong length.
         """
         lines = self._lines()
-        first, _, _ = next(lines)
-        number = None
-        for place, line, cells in lines:
+        next(lines)  # the header
+        empty = True
+        for line, cells in lines:
             if len(cells) != len(self.names):
                 count = f"{len(cells)} values for the {len(self.names)} columns of line 1"
                 raise DataError(f"{self.file}, line {line}: {count}{self._delimiter_hint()}")
-            yield (number := place - first - 1), line, cells
-        if number is None:
+            empty = False
+            yield line, cells
+        if empty:
             raise DataError(f"{self.file} has a header but no rows")
 
-    def _lines(self) -> Iterator[tuple[int, int, list[str]]]:
-        """Yield the position, the starting line and the cells of each record that is not blank."""
+    def _lines(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the starting line and the cells of each record that is not blank."""
         if len(self.delimiter) != 1:
             raise DataError(f"delimiter must be one character, got {self.delimiter!r}")
         if not self.file.is_file():
@@ -127,9 +127,9 @@ class CSVFile:
             reader = csv.reader(handle, delimiter=self.delimiter, skipinitialspace=True)
             begin = 1
             try:
-                for place, cells in enumerate(reader):
+                for cells in reader:
                     if any(cell.strip() for cell in cells) or len(cells) > 1:
-                        yield place, begin, cells
+                        yield begin, cells
                     begin = reader.line_num + 1
             except (csv.Error, UnicodeDecodeError) as error:
                 raise DataError(f"{self.file}, line {begin} or later: cannot be read as UTF-8 CSV ({error})") from error
