@@ -6,6 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from classifier_data import NAMES, Images, classifier, linear
+from lit_engine.data.sampling import weights_by_class
+from lit_engine.errors import DataError
 from lit_project.models.losses import FocalLoss, WeightedCrossEntropy, build_loss
 from lit_project.tasks.classification_results import Calibration
 from lit_project.tasks.test_time_augmentation import mean_logits, views
@@ -14,17 +16,16 @@ from lit_project.tasks.test_time_augmentation import mean_logits, views
 def test_class_weights_are_given_by_name():
     first, second, *others = NAMES
     assert classifier(class_weights={second: 3.0}).loss.weights.tolist() == [1, 3, *[1] * len(others)]
-    numbered = build_loss(["3", "5"], class_weights={5: 2.0})
-    assert numbered.weights.tolist() == [1, 2]  # YAML reads 5 as a number
+    assert weights_by_class("class_weights", {5: 2.0}, ["3", "5"]) == [1, 2]  # YAML reads 5 as a number
     for options, message in (
         ({"class_weights": {"nobody": 1.0}}, "there is no class 'nobody'"),
         ({"class_weights": {False: 1.0}}, "there is no class 'False'; put yes, no, on and off in quotes"),
-        ({"class_weights": {first: 0.0}}, f"the weight of '{first}' must be above 0"),
+        ({"class_weights": {first: -1.0}}, "class weights must be finite and not negative, got -1.0, 1.0"),
         ({"class_weights": {first: 2.0}, "loss": FocalLoss()}, "class_weights applies only to the default loss"),
         ({"label_smoothing": 1.5}, r"label_smoothing must be in \[0, 1\], got 1.5"),
         ({"loss": FocalLoss(weight=[1.0, 2.0])}, f"2 weights for {len(NAMES)} classes"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((ValueError, DataError), match=message):
             classifier(**options)
 
 

@@ -1,9 +1,8 @@
 """Classification losses, and a penalty for large weights."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +45,7 @@ class WeightedCrossEntropy(nn.Module):
     mean over samples.
 
     Args:
-        weights: weight of each class.
+        weights: weight of each class; 0 ignores a class.
         label_smoothing: fraction of the target that is spread evenly over all classes.
 
     Shapes:
@@ -57,6 +56,8 @@ class WeightedCrossEntropy(nn.Module):
 
     def __init__(self, weights: Sequence[float], label_smoothing: float = 0.0) -> None:
         super().__init__()
+        if not all(0 <= weight < float("inf") for weight in weights):
+            raise ValueError(f"class weights must be finite and not negative, got {', '.join(map(str, weights))}")
         self.label_smoothing = label_smoothing
         self.register_buffer("weights", torch.tensor(list(weights)), persistent=False)
 
@@ -126,7 +127,7 @@ def build_loss(
     class_names: Sequence[str],
     loss: nn.Module | None = None,
     label_smoothing: float = 0.0,
-    class_weights: Mapping[str, float] | None = None,
+    class_weights: Sequence[float] | None = None,
 ) -> nn.Module:
     """Check the loss options of a `Classifier`. Return `loss` or, by default, a cross-entropy with these options.
 
@@ -145,23 +146,8 @@ def build_loss(
     if weight is not None and len(weight) != len(class_names):
         raise ValueError(f"the loss has {len(weight)} weights for {len(class_names)} classes: set one weight per class")
     if class_weights:
-        return WeightedCrossEntropy(weights_by_class(class_weights, class_names), label_smoothing)
+        return WeightedCrossEntropy(class_weights, label_smoothing)
     return loss or nn.CrossEntropyLoss(label_smoothing=label_smoothing)
-
-
-def weights_by_class(given: Mapping[str, float], class_names: Sequence[str]) -> list[float]:
-    """Return the class weights in the order of `class_names`. Raise ValueError if a class or weight is invalid."""
-    given = {str(name): weight for name, weight in given.items()}  # YAML reads a class named 3 as a number
-    for name, weight in given.items():
-        if name not in class_names:
-            near = get_close_matches(name, class_names, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            if name in ("True", "False"):
-                hint = "; put yes, no, on and off in quotes, because YAML reads them as booleans"
-            raise ValueError(f"class_weights: there is no class {name!r}{hint}")
-        if not 0 < weight < float("inf"):
-            raise ValueError(f"class_weights: the weight of {name!r} must be above 0 and finite, got {weight}")
-    return [given.get(name, 1.0) for name in class_names]
 
 
 def remove_smoothing(loss: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassConfusionMatrix
 
+from lit_engine.data.sampling import weights_by_class
 from lit_engine.errors import UserError
 from lit_engine.training.exact import Totals
 from lit_engine.training.schedules import OptimizerFactory, build_optimizer, build_schedulers
@@ -64,7 +65,8 @@ class Classifier(Task):
         super().__init__(optimizer, **kwargs)
         self.net = net
         self.class_names = list(class_names)
-        self.loss = build_loss(self.class_names, loss, label_smoothing, class_weights)
+        weights = weights_by_class("class_weights", class_weights, self.class_names) if class_weights else None
+        self.loss = build_loss(self.class_names, loss, label_smoothing, weights)
         self.top_k = check_top_k(top_k, len(self.class_names))
         # The data module checks the targets once per split, so the metric does not need to check every batch.
         self.confusion = MulticlassConfusionMatrix(len(self.class_names), validate_args=False)

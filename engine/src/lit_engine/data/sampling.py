@@ -65,22 +65,25 @@ def weights_for(sampling: str | Mapping[str, float], data: Any, size: int, class
                 "set data.sampling to a file with one weight per sample"
             )
         counts = labels.bincount(minlength=len(class_names or ()))
-        names = list(class_names or map(str, range(len(counts))))
-        by_class = 1 / counts.double() if isinstance(sampling, str) else _by_class(sampling, names)
-        weights = by_class[labels]
+        if isinstance(sampling, str):
+            weights = (1 / counts.double())[labels]
+        else:
+            names = class_names or [str(number) for number in range(len(counts))]
+            weights = torch.tensor(weights_by_class("data.sampling", sampling, names), dtype=torch.double)[labels]
     if not (weights.isfinite() & (weights >= 0)).all() or not weights.any():
         raise DataError("data.sampling: weights must be finite and not negative, and at least one must be above 0")
     return weights
 
 
-def _by_class(given: Mapping[str, float], names: list[str]) -> Tensor:
+def weights_by_class(option: str, given: Mapping[str, float], class_names: Sequence[str]) -> list[float]:
+    """Return the weight of each class (1 if omitted). Raise DataError if the option contains an unknown class."""
     weights = {str(name): weight for name, weight in given.items()}  # YAML reads a class named 3 as a number
-    if unknown := next((name for name in weights if name not in names), None):
-        hint = did_you_mean(unknown, names, f"; the classes are {first_of(names)}")
+    if unknown := next((name for name in weights if name not in class_names), None):
+        hint = did_you_mean(unknown, class_names, f"; the classes are {first_of(class_names)}")
         if unknown in ("True", "False"):
             hint = "; put yes, no, on and off in quotes, because YAML reads them as booleans"
-        raise DataError(f"data.sampling: there is no class {unknown!r}{hint}")
-    return torch.tensor([weights.get(name, 1) for name in names], dtype=torch.double)
+        raise DataError(f"{option}: there is no class {unknown!r}{hint}")
+    return [weights.get(name, 1.0) for name in class_names]
 
 
 def _read(file: str, size: int) -> Tensor:
