@@ -34,7 +34,7 @@ class FlippedFashion(FashionMNIST):
 
     def originals(self) -> tuple[Tensor, Tensor]:
         """Return all images `(N, 1, 28, 28)` and their original classes `(N,)`."""
-        data = self._torchvision()(str(self.root), train=True)
+        data = self._read(train=True)
         return data.data[:, None], data.targets.long()
 
     def load(self, split: Split) -> tuple[Tensor, Tensor]:

@@ -42,35 +42,12 @@ class FashionMNIST(ImageData):
 
     def prepare_data(self) -> None:
         """Download missing or corrupt archives and unpack them. Lightning calls this in one process per node."""
-        if self.new is not None:
-            return
-        from torchvision.datasets.utils import check_integrity
-
-        dataset = self._torchvision()
-        raw = self.root / self.NAME / "raw"
-        try:
-            dataset(str(self.root), download=True)
-        except BROKEN_ARCHIVE as error:  # The constructor also reads the files.
-            missing = [
-                archive
-                for archive, md5 in dataset.resources
-                if not (raw / archive).with_suffix("").exists() and not check_integrity(str(raw / archive), md5)
-            ]
-            if not missing:
-                raise self._unreadable_error(error) from error
-            reason = str(error).rpartition("got:")[2].strip()
-            urls = ", ".join(f"{dataset.mirrors[0]}{archive}" for archive in missing)
-            raise DataError(
-                f"missing or damaged {self.NAME} files ({', '.join(missing)}), and the download failed ({reason}). "
-                f"Download {urls} to {raw}"
-            ) from error
+        if self.new is None:
+            self._read(download=True)
 
     def load(self, split: Split) -> tuple[Tensor, Tensor]:
         """Return uint8 images `(N, 1, 28, 28)` and int64 targets `(N,)`."""
-        try:
-            dataset = self._torchvision()(str(self.root), train=split != "test")
-        except BROKEN_ARCHIVE as error:
-            raise self._unreadable_error(error) from error
+        dataset = self._read(train=split != "test")
         images, targets = dataset.data[:, None], dataset.targets.long()
         if split == "test":
             return images, targets
@@ -80,15 +57,20 @@ class FashionMNIST(ImageData):
         chosen = train if split == "train" else val
         return images[chosen], targets[chosen]
 
-    def _torchvision(self) -> Any:
+    def _read(self, **options: bool) -> Any:
+        """Return torchvision's dataset. Its constructor reads the files, and downloads them first if requested."""
         from torchvision import datasets
 
-        return getattr(datasets, self.NAME)
-
-    def _unreadable_error(self, error: Exception) -> DataError:
-        reason = str(error) or type(error).__name__
-        raw = self.root / self.NAME / "raw"
-        return DataError(f"cannot unpack or read {self.NAME} in {raw} ({reason}): delete the *-ubyte files there")
+        kind = getattr(datasets, self.NAME)
+        try:
+            return kind(str(self.root), **options)
+        except BROKEN_ARCHIVE as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            urls = ", ".join(f"{kind.mirrors[0]}{archive}" for archive, _ in kind.resources)
+            raise DataError(
+                f"cannot download or read {self.NAME} ({reason}). Download {urls} to {self.root / self.NAME / 'raw'}, "
+                "and delete the *-ubyte files there"
+            ) from error
 
 
 class MNIST(FashionMNIST):
