@@ -15,7 +15,7 @@ from lit_project.tasks.test_time_augmentation import mean_logits, views
 
 def test_class_weights_are_given_by_name():
     first, second, *others = NAMES
-    assert classifier(class_weights={second: 3.0}).loss.weights.tolist() == [1, 3, *[1] * len(others)]
+    assert classifier(class_weights={second: 3.0}).loss.weight.tolist() == [1, 3, *[1] * len(others)]
     assert weights_by_class("class_weights", {5: 2.0}, ["3", "5"]) == [1, 2]  # YAML reads 5 as a number
     for options, message in (
         ({"class_weights": {"nobody": 1.0}}, "there is no class 'nobody'"),

@@ -38,7 +38,7 @@ class SmoothedCrossEntropy(nn.CrossEntropyLoss):
         return F.cross_entropy(logits, target, label_smoothing=self.label_smoothing * classes / (classes - 1))
 
 
-class WeightedCrossEntropy(nn.Module):
+class WeightedCrossEntropy(nn.CrossEntropyLoss):
     """Cross-entropy with class weights, averaged over the samples in the batch.
 
     torch's own loss is divided by the sum of the weights in a batch. The mean over batches therefore differs from the
@@ -52,20 +52,19 @@ class WeightedCrossEntropy(nn.Module):
         logits `(B, K)`; targets int64 `(B,)` or probabilities `(B, K)`; the loss is a scalar.
     """
 
-    weights: Tensor
+    weight: Tensor
 
     def __init__(self, weights: Sequence[float], label_smoothing: float = 0.0) -> None:
-        super().__init__()
         if not all(0 <= weight < float("inf") for weight in weights):
             raise ValueError(f"class weights must be finite and not negative, got {', '.join(map(str, weights))}")
-        self.label_smoothing = label_smoothing
-        self.register_buffer("weights", torch.tensor(list(weights)), persistent=False)
+        super().__init__(label_smoothing=label_smoothing)
+        self.register_buffer("weight", torch.tensor(list(weights)), persistent=False)
 
-    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        logits = at_least_float32(logits)
-        targets = targets.to(logits.dtype) if targets.is_floating_point() else targets
-        weights, smoothing = self.weights.to(logits.dtype), self.label_smoothing
-        return F.cross_entropy(logits, targets, weights, reduction="sum", label_smoothing=smoothing) / len(targets)
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        logits = at_least_float32(input)
+        target = target.to(logits.dtype) if target.is_floating_point() else target
+        weight, smoothing = self.weight.to(logits.dtype), self.label_smoothing
+        return F.cross_entropy(logits, target, weight, reduction="sum", label_smoothing=smoothing) / len(target)
 
 
 class FocalLoss(nn.Module):
@@ -141,8 +140,8 @@ def build_loss(
     for name, value in (("label_smoothing", label_smoothing), ("class_weights", class_weights)):
         if loss is not None and value:
             raise ValueError(f"{name} applies only to the default loss: remove either {name} or the loss")
-    checked = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss | nn.MultiMarginLoss | WeightedCrossEntropy | FocalLoss)
-    weight = getattr(loss, "weight", getattr(loss, "weights", None)) if checked else None
+    checked = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss | nn.MultiMarginLoss | FocalLoss)
+    weight = getattr(loss, "weight", None) if checked else None
     if weight is not None and len(weight) != len(class_names):
         raise ValueError(f"the loss has {len(weight)} weights for {len(class_names)} classes: set one weight per class")
     if class_weights:
