@@ -8,7 +8,6 @@ from argparse import ArgumentParser as PlainParser
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
-from types import SimpleNamespace
 from typing import ClassVar
 
 import jsonargparse
@@ -380,14 +379,6 @@ def test_note_trainable_and_wrap_again():
     second = strategy.model
     _lightning.wrap_again(strategy, module)
     assert strategy.model is second
-
-
-def test_restore_buffers():
-    module = nn.BatchNorm1d(2)
-    strategy = SimpleNamespace(model=nn.ModuleList([module]))
-    _lightning.restore_buffers(strategy, module, {"running_mean": torch.tensor([3.0, 4.0])})
-    assert module.running_mean.tolist() == [3, 4]
-    assert not strategy.model.require_forward_param_sync
 
 
 def test_skip_data_summary():

@@ -622,14 +622,6 @@ def wrap_again(strategy: Any, module: LightningModule) -> None:
         strategy.configure_ddp()
 
 
-def restore_buffers(strategy: Any, module: LightningModule, buffers: dict[str, Tensor]) -> None:
-    """Restore the buffers of this process after DDP has broadcast rank 0's buffers, and prevent another broadcast."""
-    for name, buffer in module.named_buffers():
-        if name in buffers and buffer.shape == buffers[name].shape:
-            buffer.copy_(buffers[name])
-    strategy.model.require_forward_param_sync = False
-
-
 # ------------------------------------------------------------------------------------------------------------ torch
 
 

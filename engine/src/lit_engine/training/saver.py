@@ -259,7 +259,7 @@ class Saver(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit":
-            self.state.end_validation(trainer)
+            self.state.end_validation()
 
     def _seed_transfer(self, trainer: Trainer) -> None:
         """Seed the hooks that may augment the next batch on the device. A `ResumableLoader` does this itself."""
@@ -405,11 +405,11 @@ def _call_after(hook: Callable[..., Any], look: Callable[[Trainer], None], train
 def _sums(module: LightningModule) -> list[Tensor]:
     """Return the sum of each weight and buffer. The sums show whether the values have changed.
 
-    In automatic optimization, the buffers of all ranks but 0 are omitted, because DDP overwrites them when validation
-    starts. The weights of FSDP2 models are omitted, because FSDP2 uses copies of them in validation.
+    The buffers of all ranks but 0 are omitted, because checkpoints do not contain them. The weights of FSDP2 models are
+    omitted, because FSDP2 uses copies of them in validation.
     """
     weights = () if uses_copies(module) else module.parameters()
-    buffers = module.buffers() if module.global_rank == 0 or not module.automatic_optimization else ()
+    buffers = module.buffers() if module.global_rank == 0 else ()
     tensors = local_shards([*weights, *buffers])
     # torch cannot add float8 numbers
     tensors = [one.float() if one.is_floating_point() and one.itemsize == 1 else one for one in tensors]
