@@ -22,7 +22,7 @@ from lit_engine.data.sampler import seed_cpu
 from lit_engine.errors import CheckpointError
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
-from lit_engine.training.plain import OwnData, adds_weights_later, complete_prediction, keep_weights, seed_data_hooks
+from lit_engine.training.plain import OwnData, adds_weights_later, complete_prediction, seed_data_hooks
 from lit_engine.training.task import Task, load_module
 
 
@@ -120,5 +120,4 @@ def load_for_prediction(
             if not str(error).startswith("Error(s) in loading state_dict for "):
                 raise
             raise CheckpointError(f"{checkpoint}: {error}") from error
-    keep_weights(cli.model)  # callers predict with this trainer, which calls `setup` again
     return cli.model.eval(), cli.datamodule, cli.trainer

@@ -152,9 +152,12 @@ def call_after_setup(module: LightningModule, function: Callable[[], None]) -> N
 
 
 def keep_weights(module: LightningModule) -> None:
-    """Keep the current weights in later calls of the module's `setup`, which may create new layers."""
-    if type(module).setup in (LightningModule.setup, Task.setup):
-        return
+    """Keep the weights in all calls of the module's `setup` but the next one, because `setup` may create new layers."""
+    if type(module).setup not in (LightningModule.setup, Task.setup):
+        call_after_setup(module, lambda: _restore_after_setup(module))
+
+
+def _restore_after_setup(module: LightningModule) -> None:
     setup = module.setup
 
     def setup_and_restore(stage: Any = None) -> None:
@@ -219,9 +222,7 @@ def adds_weights_later(module: LightningModule, callbacks: Iterable[Callback] = 
 
 
 def set_up_again(data: LightningDataModule, stage: str) -> None:
-    """Call `setup` again. A LightningModule with its own dataloaders keeps its weights."""
-    if isinstance(data, OwnData):
-        keep_weights(data.module)
+    """Call `setup` of the data module, or of the LightningModule if it has its own dataloaders."""
     (data.module if isinstance(data, OwnData) else data).setup(stage)
 
 
@@ -229,6 +230,8 @@ def complete_validation(data: Any) -> None:
     """Make validation call `setup("fit")` if `val_dataloader` needs it, as in Lightning's examples."""
     if type(data).val_dataloader is LightningDataModule.val_dataloader:  # there is no validation split
         return
+    if isinstance(data, OwnData):
+        keep_weights(data.module)
     val_dataloader = data.val_dataloader
 
     def set_up_and_load() -> Any:
@@ -246,6 +249,7 @@ def complete_prediction(module: LightningModule, data: Any) -> None:
 
     Lightning's default `predict_step` passes the whole batch to `forward`, even if it is a tuple of images and targets.
     """
+    keep_weights(module)
     kind = type(data)
     if type(module).predict_step is LightningModule.predict_step:
 
