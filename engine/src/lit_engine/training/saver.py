@@ -81,8 +81,6 @@ class Saver(Callback):
         self._saved_at, self._saved = monotonic(), (-1, -1, "")  # optimizer step, batch and kind of the last save
         self._trained = False  # False for a finished run, which is not saved again
         self._stops_later = False  # whether a stop was requested within an accumulation window
-        self._cut_short = False  # whether training ends mid-epoch
-        self._within_step = False  # whether gradients are being accumulated
         self._seeds_batches = False  # whether random numbers in a step are seeded here, not by the task or the loader
         self._seeds_transfer = False  # whether the hooks that transfer a batch to the device are seeded here
         self._sums: list[Tensor] = []  # sums of the weights and buffers before the current validation
@@ -215,8 +213,8 @@ class Saver(Callback):
         if self._postpone_stop(trainer):
             return
         number, due = self._agree(trainer, late=True)
-        self.state.end = None
-        if not (number or due or self._cut_short):
+        self.state.end, cut_short = None, ends_mid_epoch(trainer)
+        if not (number or due or cut_short):
             return
         validates = _lightning.will_validate(trainer)
         _lightning.log_step(trainer)
@@ -224,7 +222,7 @@ class Saver(Callback):
         if trainer.is_last_batch and (not validates or is_stopped(trainer)):
             return
         moment = "validation" if validates else "step"
-        if self._cut_short:
+        if cut_short:
             self.state.keep_end(trainer, moment)
         else:
             self._save(trainer, moment)
@@ -233,19 +231,16 @@ class Saver(Callback):
 
     def after_validation(self, trainer: Trainer) -> None:
         self._seed_transfer(trainer)
-        if not self._postpone_stop(trainer) and self._cut_short and self.state.end is None:
+        if not self._postpone_stop(trainer) and ends_mid_epoch(trainer) and self.state.end is None:
             self.state.keep_end(trainer, "validated")
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
         """Return whether Lightning is accumulating gradients, which are not saved. If so, postpone stopping."""
-        last = trainer.is_last_batch
-        self._trained = True
-        self._within_step = within = _lightning.ready_batches(trainer) % accumulation_steps(trainer) != 0 and not last
+        self._trained, within = True, is_within_step(trainer)
         stops = self._stops_later or trainer.should_stop
         self._stops_later = stops and within
         if stops:
             trainer.should_stop = not within
-        self._cut_short = will_end(trainer) and not last
         return within
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -274,7 +269,7 @@ class Saver(Callback):
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         # Processes with different numbers of batches would wait for each other forever.
         unequal = trainer.world_size > 1 and self._unequal
-        if trainer.state.fn != "fit" or unequal or self._within_step:
+        if trainer.state.fn != "fit" or unequal or is_within_step(trainer):
             return
         number, due = self._agree(trainer)
         if is_stopped(trainer):  # This is the last validation. A resumed run would not repeat it.
@@ -439,6 +434,11 @@ def is_stopped(trainer: Trainer) -> bool:
     return may_stop and trainer.global_step >= (trainer.min_steps or 0)
 
 
-def will_end(trainer: Trainer) -> bool:
-    """Return whether training ends after this step."""
-    return is_stopped(trainer) or 0 < trainer.max_steps <= trainer.global_step
+def ends_mid_epoch(trainer: Trainer) -> bool:
+    """Return whether training ends after this step, although the epoch has more batches."""
+    return not trainer.is_last_batch and (is_stopped(trainer) or 0 < trainer.max_steps <= trainer.global_step)
+
+
+def is_within_step(trainer: Trainer) -> bool:
+    """Return whether gradients are being accumulated for a later optimizer step."""
+    return not trainer.is_last_batch and _lightning.ready_batches(trainer) % accumulation_steps(trainer) != 0
