@@ -10,7 +10,6 @@ import torch
 from jsonargparse import Namespace
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.tuner import Tuner
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lit_engine._lightning import limit_loops, reconfigure, set_ended
@@ -23,7 +22,7 @@ from lit_engine.distributed.processes import is_first, print_once, warn_once
 from lit_engine.errors import UserError
 from lit_engine.training.plain import OwnData
 from lit_engine.training.schedules import iterate_steps, learning_rates, steps_of_epochs
-from lit_engine.training.task import Task
+from lit_engine.training.task import Task, overrides
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -213,7 +212,7 @@ class Plan(Callback):
 def plot_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     """Plot the planned learning rates in figures/planned_learning_rate.png."""
     _check_automatic(model, "--plot_lr")
-    if is_overridden("optimizer_step", model, Task if isinstance(model, Task) else LightningModule):
+    if overrides(model, "optimizer_step"):
         warn_once("note: rates that the module sets in optimizer_step are not plotted")
     plan = Plan()
     callbacks = trainer.callbacks  # type: ignore[attr-defined]

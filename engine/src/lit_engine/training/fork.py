@@ -10,7 +10,6 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, Timer, WeightAveraging
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -27,7 +26,7 @@ from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.options import iterate_changes
 from lit_engine.training.plain import adds_weights_later
 from lit_engine.training.schedules import has_other_factors, iterate_steps, lengths_in, steps_of_epochs
-from lit_engine.training.task import Task
+from lit_engine.training.task import Task, overrides
 
 
 class Fork(Callback):
@@ -149,7 +148,7 @@ class Fork(Callback):
             UserError: if the module overrides `lr_scheduler_step`.
         """
         configs, task = trainer.lr_scheduler_configs, module if isinstance(module, Task) else None
-        if configs and is_overridden("lr_scheduler_step", module, Task if task else LightningModule):
+        if configs and overrides(module, "lr_scheduler_step"):
             raise UserError(
                 f"--fork cannot move the schedules to step {self.origin['step']}, because the module overrides "
                 "lr_scheduler_step: fork with unchanged options and length, or start from the weights with --init_from"

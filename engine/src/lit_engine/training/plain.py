@@ -14,7 +14,7 @@ from lit_engine._lightning import trainer_of
 from lit_engine.data.module import SplitData
 from lit_engine.data.resumable import seed_everywhere
 from lit_engine.errors import UserError
-from lit_engine.training.task import Task
+from lit_engine.training.task import Task, overrides
 
 OWN_DATA = "lit_engine.training.plain.OwnData"
 LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
@@ -153,7 +153,7 @@ def call_after_setup(module: LightningModule, function: Callable[[], None]) -> N
 
 def keep_weights(module: LightningModule) -> None:
     """Keep the weights in all calls of the module's `setup` but the next one, because `setup` may create new layers."""
-    if type(module).setup not in (LightningModule.setup, Task.setup):
+    if overrides(module, "setup"):
         call_after_setup(module, lambda: _restore_after_setup(module))
 
 
@@ -215,10 +215,10 @@ def adds_weights_later(module: LightningModule, callbacks: Iterable[Callback] = 
 
     These hooks add layers to the module, or weights to the checkpoint that is being loaded.
     """
-    hooks = ("configure_model", "setup", "on_load_checkpoint")
-    overrides = any(getattr(type(module), name) is not getattr(LightningModule, name) for name in hooks)
+    if not isinstance(module, Task) and overrides(module, "configure_model", "setup", "on_load_checkpoint"):
+        return True
     kinds = [type(one) for one in callbacks if not type(one).__module__.startswith(("lightning.", "lit_engine."))]
-    return (overrides and not isinstance(module, Task)) or any(kind.setup is not Callback.setup for kind in kinds)
+    return any(kind.setup is not Callback.setup for kind in kinds)
 
 
 def set_up_again(data: LightningDataModule, stage: str) -> None:

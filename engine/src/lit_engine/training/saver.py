@@ -18,7 +18,6 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torchmetrics import Metric
 
@@ -33,7 +32,7 @@ from lit_engine.errors import UserError
 from lit_engine.training.extra_state import ExtraState
 from lit_engine.training.plain import reduce_without_trainer, replace
 from lit_engine.training.signals import Interrupted, Signals
-from lit_engine.training.task import Task
+from lit_engine.training.task import Task, overrides
 
 OUT_OF_MEMORY = (
     "out of memory: halve data.batch_size and double trainer.accumulate_grad_batches to halve the memory use. "
@@ -354,8 +353,7 @@ class Saver(Callback):
             _lightning.swap_average(one, pl_module)
         changed = self._sums != _sums(pl_module) or self._others != _other_states(trainer)
         # The module's own state may have changed as well. Its hook cannot be called twice to compare the states.
-        library = Task if isinstance(pl_module, Task) else LightningModule
-        changed = changed or is_overridden("on_save_checkpoint", pl_module, library)
+        changed = changed or overrides(pl_module, "on_save_checkpoint")
         if trainer.world_size > 1:
             changed = bool(Maximum(int(changed), trainer.strategy.root_device).read())
         if not changed:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.nn.parameter import is_lazy as is_lazy_parameter
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -299,7 +298,7 @@ class Task(_lightning.QuickModule):
     @property
     def adds_layers(self) -> bool:
         """Whether the hooks of a subclass may create layers before Lightning loads the weights."""
-        return any(is_overridden(hook, self, Task) for hook in ("setup", "configure_model"))
+        return overrides(self, "setup", "configure_model")
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         super().backward(self._step_mean.weigh(loss), *args, **kwargs)
@@ -536,6 +535,12 @@ class Task(_lightning.QuickModule):
             if monitor not in metrics:
                 raise UserError(f"ReduceLROnPlateau monitors {monitor!r}; available: {', '.join(sorted(metrics))}")
             config.scheduler.step(metrics[monitor])
+
+
+def overrides(module: LightningModule, *hooks: str) -> bool:
+    """Return whether a module overrides one of the hooks of `Task`, or of LightningModule if it is not a task."""
+    base = Task if isinstance(module, Task) else LightningModule
+    return any(getattr(type(module), hook) is not getattr(base, hook) for hook in hooks)
 
 
 def load_module(
