@@ -356,7 +356,7 @@ def test_group_options_has_layer_sync_and_replace_setup():
     assert callable(_lightning.destroy_process_group)
 
 
-def test_note_trainable_and_wrap_again():
+def test_wrap_again():
     """In a real run, `configure_ddp` requires a process group."""
 
     class Strategy(DDPStrategy):
@@ -367,9 +367,9 @@ def test_note_trainable_and_wrap_again():
             pass
 
     strategy, module = Strategy(), Module()
-    _lightning.note_trainable(strategy, module)
     strategy.model = module
     strategy.configure_ddp()
+    _lightning.wrap_again(strategy, module)
     first = strategy.model
     _lightning.wrap_again(strategy, module)
     assert strategy.model is first

@@ -599,27 +599,17 @@ def group_options(strategy: Any) -> tuple[str, timedelta]:
 destroy_process_group = _destroy_dist_connection
 
 
-def note_trainable(strategy: Any, module: LightningModule) -> None:
-    """Record which parameters are trainable when DDP wraps the module, for use by `wrap_again`."""
-    if isinstance(strategy, DDPStrategy):
-
-        def configure() -> None:
-            type(strategy).configure_ddp(strategy)
-            vars(strategy.model)["trainable"] = [weight.requires_grad for weight in module.parameters()]
-
-        strategy.configure_ddp = configure  # type: ignore[method-assign]
-
-
 def wrap_again(strategy: Any, module: LightningModule) -> None:
     """Wrap the module in a new DistributedDataParallel, if the strategy uses it and the trainable parameters changed.
 
-    DDP only averages gradients of parameters that required gradients when the wrapper was created. If
-    `note_trainable` was not called, these parameters are unknown, so the module is always wrapped again.
+    DDP only averages gradients of parameters that required gradients when the wrapper was created. Lightning's wrapper
+    does not store which these are, so the first call always wraps the module again.
     """
     now = [weight.requires_grad for weight in module.parameters()]
     if isinstance(strategy, DDPStrategy) and getattr(strategy.model, "trainable", None) != now:
         strategy.model = module
         strategy.configure_ddp()
+        vars(strategy.model)["trainable"] = now
 
 
 # ------------------------------------------------------------------------------------------------------------ torch

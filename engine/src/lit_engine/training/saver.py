@@ -104,7 +104,6 @@ class Saver(Callback):
         if self._owns_signals:
             self.signals.number = 0  # a signal may have ended an earlier fit
         _lightning.reload_in_same_epochs(trainer)
-        _lightning.note_trainable(trainer.strategy, pl_module)
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         if any(isinstance(one, StochasticWeightAveraging) for one in callbacks):
             raise UserError(
