@@ -96,18 +96,16 @@ class Unfreezing(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         epoch = trainer.current_epoch
-        frozen, changed = self._frozen(pl_module, epoch), False
+        frozen = self._frozen(pl_module, epoch)
         for name, parameter in pl_module.named_parameters(remove_duplicate=False):
             # Do not change unlisted parameters, which the model itself may freeze.
             if self.first_epoch_of(name) is None or not self._find_rule(name):
                 continue
             trains = parameter not in frozen
-            changed |= parameter.requires_grad != trains
             parameter.requires_grad_(trains)
             if not trains:
                 parameter.grad = None
         for name, module in pl_module.named_modules():
             if isinstance(module, BatchNorm) and self._find_rule(name):
                 module.train(not self.is_frozen(name, epoch))
-        if changed:
-            wrap_again(trainer.strategy, pl_module)
+        wrap_again(trainer.strategy, pl_module)
