@@ -389,6 +389,18 @@ class Session:
         # Once another process has exited, torchrun sends SIGTERM, which must not interrupt the steps below.
         self.signals.deferred = True
         self.signals.remove(*([] if self.connection is None else [signal.SIGTERM]))
+        self._finish_loggers(status)
+        if not is_first() or not hasattr(self, "run") or self.again:
+            return
+        if self.existing_run is None and not self._is_worth_keeping():
+            self._delete_run()
+        elif hasattr(self, "record"):
+            self._report(status)
+        if self.options.notify and not self._only_plans:
+            resolve_name(NOTIFY)(self.options.notify, self.run, self.event)
+
+    def _finish_loggers(self, status: int) -> None:
+        """Finish the loggers, record the exit status and release the lock."""
         for logger in self.loggers:
             if hasattr(logger, "finish"):  # otherwise, W&B would show a failed run as finished
                 logger.finish(status)
@@ -396,23 +408,29 @@ class Session:
             if hasattr(self, "record"):
                 self.record.record_exit(status)
             self.lock.release()
-        if not is_first() or not hasattr(self, "run") or self.again:
-            return
-        only_plans = self.command == "fit" and any(self.options[name] for name in ("plan", "plot_lr", "find"))
-        has_content = self.has_content or (not only_plans and any(self.run.checkpoints.glob("*.ckpt")))
-        if self.existing_run is None and not has_content:
-            shutil.rmtree(self.run.path, ignore_errors=True)
-            with suppress(OSError):  # raised if the folder contains other runs
-                self.run.path.parent.rmdir()
-        elif hasattr(self, "record"):
-            if self.command == "fit" and status not in (0, 2) and self.run.checkpoints.is_dir():
-                how = "interrupted" if status > 128 else "failed"
-                again = f"continue with: {program()} fit {shlex.quote(str(self.run.path))}"
-                print(f"{how}; {'repeat the command to continue' if self.options.resume else again}")
-            if self.has_content and self.command != "predict" and not only_plans and self.project.after_command:
-                resolve_name(self.project.after_command)(self.run.path)
-        if self.options.notify and not only_plans:
-            resolve_name(NOTIFY)(self.options.notify, self.run, self.event)
+
+    @property
+    def _only_plans(self) -> bool:
+        """Whether the command is a `fit` that only plans a run."""
+        return self.command == "fit" and any(self.options[name] for name in ("plan", "plot_lr", "find"))
+
+    def _is_worth_keeping(self) -> bool:
+        """Return whether the run contains results, or a checkpoint from which it can be resumed."""
+        return self.has_content or (not self._only_plans and any(self.run.checkpoints.glob("*.ckpt")))
+
+    def _delete_run(self) -> None:
+        shutil.rmtree(self.run.path, ignore_errors=True)
+        with suppress(OSError):  # raised if the folder contains other runs
+            self.run.path.parent.rmdir()
+
+    def _report(self, status: int) -> None:
+        """Print how to continue a stopped run, and write the run's page if there are new results."""
+        if self.command == "fit" and status not in (0, 2) and self.run.checkpoints.is_dir():
+            how = "interrupted" if status > 128 else "failed"
+            again = f"continue with: {program()} fit {shlex.quote(str(self.run.path))}"
+            print(f"{how}; {'repeat the command to continue' if self.options.resume else again}")
+        if self.has_content and self.command != "predict" and not self._only_plans and self.project.after_command:
+            resolve_name(self.project.after_command)(self.run.path)
 
     def _named_run(self) -> RunDir | None:
         """Return the run to continue, if it exists. A run that was killed before its first save starts from scratch.

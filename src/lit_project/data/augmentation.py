@@ -80,14 +80,26 @@ class RandomResizedCrop(nn.Module):
         """Augment uint8 or float images `(B, C, H, W)`. Return `(B, C, size, size)` with the same dtype."""
         height, width = images.shape[2:]
         top, left, h, w = self.boxes(len(images), height, width).to(images.device, non_blocking=True).float().unbind(1)
-        # Compute the centres of the output pixels in source coordinates, clamped to the edges of the crop.
-        steps = (torch.arange(self.size, device=images.device) + 0.5) / self.size
-        y = (top[:, None] + (steps * h[:, None] - 0.5).clamp(min=0).minimum(h[:, None] - 1) + 0.5) * 2 / height - 1
-        x = (left[:, None] + (steps * w[:, None] - 0.5).clamp(min=0).minimum(w[:, None] - 1) + 0.5) * 2 / width - 1
+        y, x = _places(top, h, self.size, height), _places(left, w, self.size, width)
         grid_BHW2 = torch.stack(
             [x[:, None, :].expand(-1, self.size, -1), y[:, :, None].expand(-1, -1, self.size)], dim=3
         )
         return _sample_grid(images, grid_BHW2, "border")
+
+
+def _places(start: Tensor, length: Tensor, count: int, whole: int) -> Tensor:
+    """Return where to read `count` output pixels of crops along one axis, `(B, count)`, for `F.grid_sample`.
+
+    Args:
+        start: first pixel of each crop, `(B,)`.
+        length: number of pixels of each crop, `(B,)`.
+        count: number of output pixels.
+        whole: number of pixels of the image, which span -1 to 1.
+    """
+    steps = (torch.arange(count, device=start.device) + 0.5) / count
+    # The first and the last pixel of a crop are repeated, so that no pixel outside of the crop is read.
+    in_crop = (steps * length[:, None] - 0.5).clamp(min=0).minimum(length[:, None] - 1)
+    return (start[:, None] + in_crop + 0.5) * 2 / whole - 1
 
 
 class RandomErasing(nn.Module):

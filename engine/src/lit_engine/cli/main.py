@@ -129,31 +129,16 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
     commands, frozen = all_commands(project), gc.get_freeze_count()
     try:
         args = expand(project, args)
-        if not args or args[0] not in commands:
-            if args[:1] in (["-h"], ["--help"]):
-                ours = [f"Commands of this project: {', '.join(project.commands)}"] if project.commands else []
-                others = "\n".join(f"  {name:12} {about}" for name, (_, about) in COMMANDS.items())
-                print(fit_width("\n".join([HELP.format(name=project.program, others=others), *ours])))
-                return 0
-            if args[:1] == ["--version"]:
-                own = getattr(import_module(project.name), "__version__", "(no version)")
-                print(f"{project.program} {own} (lit-engine {metadata.version('lit-engine')})", flush=True)
-                return 0
-            check_early(args, [*SUBCOMMANDS, *commands])
-            if {"-h", "--help"} & set(args):
-                print(format_short_help(args[0]))
-                return 0
-            if not any(word.startswith(_SOURCES) for word in args):
-                raise UserError(_missing_source(args[0]))
-            if sys.stdout.isatty() and os.environ.get("LOCAL_RANK", "0") == "0":
-                used = [value for option, value in pairs(args) if option in (CONFIG, "--run") and value]
-                print(f"{args[0]}: {', '.join(used) or 'command-line options'}", flush=True)  # the imports take seconds
-            args = ["--help" if word == "--help=all" else word for word in args]
-            return _import_quickly("lit_engine.session").run(project, args)
-        module, _, function = commands[args[0]].partition(":")
-        status = getattr(_import_quickly(module), function)(args[1:])
-        sys.stdout.flush()
-        return status
+        if args and args[0] in commands:
+            module, _, function = commands[args[0]].partition(":")
+            status = getattr(_import_quickly(module), function)(args[1:])
+            sys.stdout.flush()
+            return status
+        if text := _information(project, args):
+            print(text, flush=True)
+            return 0
+        check_early(args, [*SUBCOMMANDS, *commands])
+        return _run_with_config(project, args)
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout at exit
         return 128 + signal.SIGPIPE
@@ -167,6 +152,34 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
     finally:
         if not frozen:
             gc.unfreeze()  # a notebook that calls `main` must be able to free its objects
+
+
+def _information(project: Project, args: Sequence[str]) -> str:
+    """Return the text for `--help` or `--version` without a command, or an empty string for other arguments."""
+    if args[:1] in (["-h"], ["--help"]):
+        others = "\n".join(f"  {name:12} {about}" for name, (_, about) in COMMANDS.items())
+        lines = [HELP.format(name=project.program, others=others)]
+        if project.commands:
+            lines.append(f"Commands of this project: {', '.join(project.commands)}")
+        return fit_width("\n".join(lines))
+    if args[:1] == ["--version"]:
+        own = getattr(import_module(project.name), "__version__", "(no version)")
+        return f"{project.program} {own} (lit-engine {metadata.version('lit-engine')})"
+    return ""
+
+
+def _run_with_config(project: Project, args: Sequence[str]) -> int:
+    """Run `fit`, `validate`, `test` or `predict`, or print its help."""
+    if {"-h", "--help"} & set(args):
+        print(format_short_help(args[0]))
+        return 0
+    if not any(word.startswith(_SOURCES) for word in args):
+        raise UserError(_missing_source(args[0]))
+    if sys.stdout.isatty() and os.environ.get("LOCAL_RANK", "0") == "0":
+        used = [value for option, value in pairs(args) if option in (CONFIG, "--run") and value]
+        print(f"{args[0]}: {', '.join(used) or 'command-line options'}", flush=True)  # the imports take seconds
+    args = ["--help" if word == "--help=all" else word for word in args]
+    return _import_quickly("lit_engine.session").run(project, args)
 
 
 def all_commands(project: Project) -> dict[str, str]:

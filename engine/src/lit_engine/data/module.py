@@ -360,19 +360,26 @@ def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
     Class shares with the largest fractional parts are rounded up. The last training sample of a class is used for
     validation only if no other class can provide a sample.
     """
-    size = len(labels)
-    order = _order(size, val_size)
+    order = _order(len(labels), val_size)
     _, classes, counts = labels.unique(return_inverse=True, return_counts=True)
-    held = counts * val_size // max(1, size)
-    parts = counts * val_size - held * size  # the remainders of `held`
-    is_last = held + 1 == counts
-    shuffled = _order(len(counts), 0)  # otherwise, ties would favour the first classes
-    ranked = shuffled[(parts - size * is_last)[shuffled].argsort(descending=True, stable=True)]
+    by_class = order[classes[order].argsort(stable=True)].split(counts.tolist())
+    held = _proportional_counts(counts, val_size).tolist()
+    train = torch.cat([order[:0], *(indices[count:] for indices, count in zip(by_class, held, strict=True))])
+    val = torch.cat([order[:0], *(indices[:count] for indices, count in zip(by_class, held, strict=True))])
+    return train.sort().values, val.sort().values
+
+
+def _proportional_counts(counts: Tensor, val_size: int) -> Tensor:
+    """Divide `val_size` samples among classes in proportion to their `counts` `(K,)`. Return `(K,)`."""
+    size = int(counts.sum())
+    held, remainders = counts * val_size // max(1, size), counts * val_size % max(1, size)
+    # Classes with the largest remainder get one more sample. Classes that would lose their last training sample are
+    # last. Ties are broken at random, because they would otherwise favour the first classes.
+    priority = remainders - size * (held + 1 == counts)
+    shuffled = _order(len(counts), 0)
+    ranked = shuffled[priority[shuffled].argsort(descending=True, stable=True)]
     held[ranked[: val_size - int(held.sum())]] += 1
-    by_class = order[classes[order].argsort(stable=True)]
-    place_in_class = torch.arange(size) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-    is_held = place_in_class < held.repeat_interleave(counts)
-    return by_class[~is_held].sort().values, by_class[is_held].sort().values
+    return held
 
 
 def split_by_class(size: int, val_size: int, labels: Tensor | None) -> tuple[Tensor, Tensor]:

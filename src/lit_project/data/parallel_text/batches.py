@@ -75,42 +75,43 @@ class TokenBatches(EpochBatches):
         shuffle: bool,
         **share: Any,
     ) -> None:
-        sizes = batch_tokens, batch_size, global_batch_size
-        given = [value for value in sizes if value is not None]
-        if len(given) != 1:
-            raise DataError(
-                f"set exactly one of batch_tokens, batch_size and global_batch_size, got {', '.join(map(str, sizes))}: "
-                "--data.batch_size=null unsets batch_size"
-            )
-        if given[0] < 1:
-            raise DataError(f"the size of a batch must be at least 1, got {given[0]}")
         size = len(lengths_source)
-        # With this batch size, the base class raises an error if there are fewer pairs than processes.
-        whole = None if global_batch_size else max(size, 2)
-        super().__init__(size, whole, global_batch_size=global_batch_size, shuffle=shuffle, **share)
+        limit = _only_size(batch_tokens, batch_size, global_batch_size)
         self.lengths_source = lengths_source.numpy()
         self.lengths_target = lengths_target.numpy()
         if global_batch_size:
+            super().__init__(size, global_batch_size=global_batch_size, shuffle=shuffle, **share)
             return
-        self.together = self.step = given[0] * self.num_replicas  # number of tokens or pairs
-        if batch_tokens or self.parts > 1:  # Otherwise, `batch_size` has the same effect as `global_batch_size`.
-            self.step = f"{given[0]} × {self.num_replicas} × {self.parts // self.num_replicas}"
+        # With one batch for all pairs, the base class only checks that there are enough pairs for all processes.
+        super().__init__(size, max(size, 2), shuffle=shuffle, **share)
         longest = np.maximum(self.lengths_source, self.lengths_target)[self._sort(0)]
-        bounds = [*range(0, size, batch_size), size] if batch_size else _cut(longest.tolist(), given[0])
+        bounds = [*range(0, size, batch_size), size] if batch_size else _cut(longest.tolist(), limit)
         self.bounds = _divisible(bounds, self.num_replicas)  # boundaries of the batches in the sorted pairs
+        # The base class compares these two values with those of a checkpoint.
+        self.together = self.step = limit * self.num_replicas  # number of tokens or pairs
+        if batch_tokens or self.parts > 1:  # Otherwise, `batch_size` has the same effect as `global_batch_size`.
+            self.step = f"{limit} × {self.num_replicas} × {self.parts // self.num_replicas}"
 
     def batches(self) -> list[Tensor]:
         order = torch.from_numpy(self._sort(self.epoch))
-        block = self.parts if self.global_batch_size else self.num_replicas  # batches per shuffled unit
+        return self.parts_of(order, self._own_numbers())
+
+    def _own_numbers(self) -> list[int]:
+        """Return the numbers of this process's batches in the order of the epoch. Batches are numbered by length.
+
+        Consecutive batches form a block, which is either one optimizer step or one batch per process. Shuffling
+        permutes the blocks.
+        """
+        block = self.parts if self.global_batch_size else self.num_replicas
         count = (len(self.bounds) - 1) // block
-        steps = torch.arange(count)
-        own = torch.arange(self.rank, block, self.num_replicas).expand(count, -1)
+        blocks = torch.arange(count)
+        places = torch.arange(self.rank, block, self.num_replicas).expand(count, -1)  # of this process in each block
         if self.shuffle:
             generator = torch.Generator().manual_seed(derive(self.seed, "batches", self.epoch))
-            steps = torch.randperm(count, generator=generator)
+            blocks = torch.randperm(count, generator=generator)
             if not self.global_batch_size:  # Assign batches randomly, so that no process always gets the shortest.
-                own = torch.rand(count, block, generator=generator).argsort(dim=1)[:, self.rank, None]
-        return self.parts_of(order, (steps[:, None] * block + own).flatten().tolist())
+                places = torch.rand(count, block, generator=generator).argsort(dim=1)[:, self.rank, None]
+        return (blocks[:, None] * block + places).flatten().tolist()
 
     def padding_waste(self) -> tuple[float, float]:
         """Return the fraction of padding in an epoch's source and target batches, over all processes."""
@@ -129,6 +130,20 @@ class TokenBatches(EpochBatches):
             generator = torch.Generator().manual_seed(derive(self.seed, "ties", epoch))
             ties = torch.randperm(self.size, generator=generator).numpy()
         return np.lexsort((ties, self.lengths_source, self.lengths_target))
+
+
+def _only_size(batch_tokens: int | None, batch_size: int | None, global_batch_size: int | None) -> int:
+    """Return the only size that is set. Raise DataError if none or several are set, or the size is below 1."""
+    sizes = batch_tokens, batch_size, global_batch_size
+    given = [size for size in sizes if size is not None]
+    if len(given) != 1:
+        raise DataError(
+            f"set exactly one of batch_tokens, batch_size and global_batch_size, got {', '.join(map(str, sizes))}: "
+            "--data.batch_size=null unsets batch_size"
+        )
+    if given[0] < 1:
+        raise DataError(f"the size of a batch must be at least 1, got {given[0]}")
+    return given[0]
 
 
 def _cut(longest: list[int], batch_tokens: int) -> list[int]:

@@ -66,22 +66,25 @@ def leak_free_split(pairs: Pairs, *, val: int = 0, test: int = 0) -> dict[str, n
     Raises:
         DataError: the corpus is too small for the requested numbers of pairs.
     """
-    labels = components(pairs)
-    sizes = np.bincount(labels)
-    order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(derive(SPLIT_SEED, len(sizes)))).numpy()
-    owner = np.zeros(len(sizes), dtype=np.int64)  # split of each component (0 train, 1 val, 2 test)
-    for number, name, wanted in ((2, "test", test), (1, "val", val)):
+    component = components(pairs)  # of each pair
+    sizes = np.bincount(component)  # number of pairs in each component
+    generator = torch.Generator().manual_seed(derive(SPLIT_SEED, len(sizes)))
+    order = torch.randperm(len(sizes), generator=generator).numpy()
+    split_of = np.full(len(sizes), "train")  # of each component
+    for name, wanted in (("test", test), ("val", val)):
         if wanted < 0:
             raise DataError(f"{name}_size must not be negative, got {wanted}")
-        free = order[(owner[order] == 0) & (sizes[order] <= max(10, wanted // 100))]
-        taken = free[: int(np.searchsorted(np.cumsum(sizes[free]), wanted)) + 1] if wanted else free[:0]
-        if sizes[taken].sum() < wanted:
+        is_free = (split_of == "train") & (sizes <= max(10, wanted // 100))
+        free = order[is_free[order]]
+        if sizes[free].sum() < wanted:
             raise DataError(
                 f"--data.{name}_size={wanted} is too large: only {int(sizes[free].sum())} of {len(pairs)} pairs "
                 "can still be held out without sharing a sentence with train"
             )
-        owner[taken] = number
-    split = {name: np.flatnonzero(owner[labels] == number) for number, name in enumerate(("train", "val", "test"))}
+        if wanted:
+            count = np.searchsorted(np.cumsum(sizes[free]), wanted) + 1  # the first components with enough pairs
+            split_of[free[:count]] = name
+    split = {name: np.flatnonzero(split_of[component] == name) for name in ("train", "val", "test")}
     if not len(split["train"]):
         raise DataError(f"val_size {val} and test_size {test} leave none of the {len(pairs)} pairs for training")
     return split

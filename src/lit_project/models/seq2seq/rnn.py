@@ -1,6 +1,6 @@
 """Recurrent sequence-to-sequence models with attention."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -159,6 +159,15 @@ class AttentionAfter(RNNDecoder):
         return self.read_out(hidden_BTH), state, weights
 
 
+class LayerWeights(NamedTuple):
+    """The parameters of one RNN layer, in the order of `nn.RNNBase.all_weights`. The G rows belong to all gates."""
+
+    input_GX: Tensor
+    hidden_GH: Tensor
+    input_bias_G: Tensor
+    hidden_bias_G: Tensor
+
+
 class AttentionBefore(RNNDecoder):
     """Decoder in which the previous state attends to the source, and the context is an input to the next RNN step.
 
@@ -172,39 +181,52 @@ class AttentionBefore(RNNDecoder):
 
     def forward(self, embedded_BTE: Tensor, state: Any, memory: Memory) -> tuple[Tensor, Any, Tensor]:
         """Return outputs `(B, T, O)`, the state after the last token, and attention weights `(B, T, S)`."""
-        assert memory.keys is not None
-        assert self.attention is not None
-        states = [tuple(part[:, layer] for part in state) for layer in range(self.rnn.num_layers)]
-        autocast = torch.is_autocast_enabled(embedded_BTE.device.type)
-        dtype = torch.get_autocast_dtype(embedded_BTE.device.type) if autocast else embedded_BTE.dtype
-        layers = [[weight.to(dtype) for weight in layer] for layer in self.rnn.all_weights]  # Cast only once.
-        # The products with the embedded tokens do not depend on previous steps, so compute them all at once.
-        size = embedded_BTE.shape[2]
-        tokens_TBG = F.linear(embedded_BTE.transpose(0, 1), layers[0][0][:, :size], layers[0][2])
-        below = [Repeated(w.mT) for w in (layers[0][0][:, size:], *(layer[0] for layer in layers[1:]))]
-        before = [Repeated(layer[1].mT) for layer in layers]
-        mean = Repeated(memory.states.to(dtype))
+        dtype = self._product_dtype(embedded_BTE)
+        layers = [LayerWeights(*(weight.to(dtype) for weight in weights)) for weights in self.rnn.all_weights]
+        # The first layer's input is an embedded token and a context. Only the context depends on previous steps, so the
+        # products with all tokens are computed at once.
+        token_GE, context_GD = layers[0].input_GX.tensor_split([embedded_BTE.shape[2]], dim=1)
+        tokens_TBG = F.linear(embedded_BTE.transpose(0, 1), token_GE, layers[0].input_bias_G)
+        from_input = [Repeated(weight.mT) for weight in (context_GD, *(layer.input_GX for layer in layers[1:]))]
+        from_hidden = [Repeated(layer.hidden_GH.mT) for layer in layers]
+        weighted_mean = Repeated(memory.states.to(dtype))
+
+        states = [tuple(part[:, number] for part in state) for number in range(len(layers))]  # one state per layer
         hiddens, contexts, weights = [], [], []
-        for embedded_BE, added_BG in zip(embedded_BTE.unbind(1), tokens_TBG.unbind(0), strict=True):
-            query_BH = states[-1][0]
-            if isinstance(self.attention, LocationAttention):
-                query_BH = torch.cat([embedded_BE, query_BH], dim=-1)
-            weight_B1S = attention_weights(self.attention.scores(query_BH[:, None], memory.keys), memory.mask[:, None])
-            context_B1D = mean(weight_B1S)
+        for embedded_BE, token_BG in zip(embedded_BTE.unbind(1), tokens_TBG.unbind(0), strict=True):
+            weight_B1S = self._attend(embedded_BE, states[-1][0], memory)
+            context_B1D = weighted_mean(weight_B1S)
             input_BX = context_B1D[:, 0]
-            for number, (_, _, bias_ih_G, bias_hh_G) in enumerate(layers):
-                if number:
+            for number, layer in enumerate(layers):
+                added_BG = token_BG
+                if number > 0:
                     input_BX = F.dropout(input_BX, self.rnn.dropout, self.training)
-                x_BG = below[number](input_BX) + (bias_ih_G if number else added_BG)
-                h_BG = before[number](states[number][0]) + bias_hh_G
+                    added_BG = layer.input_bias_G  # `token_BG` already contains the bias of the first layer.
+                x_BG = from_input[number](input_BX) + added_BG
+                h_BG = from_hidden[number](states[number][0]) + layer.hidden_bias_G
                 states[number] = recurrent_step(x_BG, h_BG, *states[number])
                 input_BX = states[number][0]
-            hiddens.append(states[-1][0])
+            hiddens.append(input_BX)
             contexts.append(context_B1D)
             weights.append(weight_B1S)
         seen_BTX = torch.cat([torch.stack(hiddens, dim=1), torch.cat(contexts, dim=1), embedded_BTE], dim=-1)
         last = tuple(torch.stack(part, dim=1) for part in zip(*states, strict=True))
         return self.read_out(seen_BTX), last, torch.cat(weights, dim=1)
+
+    def _product_dtype(self, x: Tensor) -> torch.dtype:
+        """Return the dtype of matrix products, so that weights are cast once instead of in every step."""
+        device = x.device.type
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+    def _attend(self, embedded_BE: Tensor, hidden_BH: Tensor, memory: Memory) -> Tensor:
+        """Return the attention weights `(B, 1, S)` of one step."""
+        query_BQ = hidden_BH
+        if isinstance(self.attention, LocationAttention):
+            query_BQ = torch.cat([embedded_BE, hidden_BH], dim=-1)
+        assert self.attention is not None
+        assert memory.keys is not None
+        scores_B1S = self.attention.scores(query_BQ[:, None], memory.keys)
+        return attention_weights(scores_B1S, memory.mask[:, None])
 
 
 class RNNSeq2Seq(Seq2Seq):

@@ -110,6 +110,21 @@ def _log_probabilities(logits_BV: Tensor, tokens_BT: Tensor, last_B: Tensor, opt
     return scores_BV
 
 
+def _best_continuations(totals_BK: Tensor, scores_RV: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the best continuations of each sentence, as their total log-probabilities, rows and tokens, `(B, C)` each.
+
+    Args:
+        totals_BK: log-probabilities of the K hypotheses of each sentence, in the order of the rows.
+        scores_RV: log-probabilities of the next token, which are changed in place. R is B × K.
+        count: number of continuations per sentence, if there are as many.
+    """
+    (sentences, width), vocabulary = totals_BK.shape, scores_RV.shape[1]
+    all_BN = scores_RV.add_(totals_BK.view(-1, 1)).view(sentences, width * vocabulary)
+    total_BC, flat_BC = all_BN.topk(min(count, all_BN.shape[1]), dim=1)
+    first_row_B1 = torch.arange(sentences, device=totals_BK.device)[:, None] * width
+    return total_BC, first_row_B1 + flat_BC // vocabulary, flat_BC % vocabulary
+
+
 @torch.no_grad()
 def beam_search(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decoding) -> list[list[Hypothesis]]:
     """Search with a beam of `beam_size` hypotheses per sentence, up to `limits_B` tokens including EOS.
@@ -126,32 +141,35 @@ def beam_search(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decodin
     finished: list[list[Hypothesis]] = [[] for _ in range(size)]
     for step in range(int(limits_B.max())):
         decoded = net.decode(tokens_RT[:, -1:], state, memory)
-        last_R = limits_B[sentence_R] == step + 1
-        scores_RV = _log_probabilities(decoded.logits[:, -1], tokens_RT[:, 1:], last_R, options)
-        (opened, width), vocabulary = totals_BK.shape, scores_RV.shape[1]
-        all_BN = scores_RV.add_(totals_BK.view(-1, 1)).view(opened, width * vocabulary)
+        is_last_R = limits_B[sentence_R] == step + 1
+        scores_RV = _log_probabilities(decoded.logits[:, -1], tokens_RT[:, 1:], is_last_R, options)
         # At most half of these candidates end with EOS, so the others can fill the beam.
-        best_BC, flat_BC = all_BN.topk(min(2 * beams, all_BN.shape[1]), dim=1)
-        row_BC = torch.arange(opened, device=device)[:, None] * width + flat_BC // vocabulary
-        token_BC = flat_BC % vocabulary
-        ends_BC = (token_BC == EOS) & best_BC.isfinite()
-        ends_BC[:, beams:] = False
-        rows = row_BC[ends_BC]
-        ended = sentence_R[rows].tolist(), best_BC[ends_BC].tolist(), tokens_RT[rows, 1:].tolist()
+        total_BC, row_BC, token_BC = _best_continuations(totals_BK, scores_RV, 2 * beams)
+        is_end_BC = token_BC == EOS
+
+        # A hypothesis is finished if its EOS is among the `beam_size` best continuations.
+        finishes_BC = is_end_BC & total_BC.isfinite()
+        finishes_BC[:, beams:] = False
+        rows = row_BC[finishes_BC]
+        ended = sentence_R[rows].tolist(), total_BC[finishes_BC].tolist(), tokens_RT[rows, 1:].tolist()
         for sentence, total, tokens in zip(*ended, strict=True):
             if len(finished[sentence]) < beams:
                 score = total / (len(tokens) + 1) ** options.length_penalty
                 finished[sentence].append(Hypothesis(tokens, total, score))
-        best_BC = best_BC.masked_fill(token_BC == EOS, float("-inf"))
-        totals_BK, place_BK = best_BC.topk(min(beams, best_BC.shape[1]), dim=1)
-        missing = [len(finished[sentence]) < beams for sentence in sentence_R[::width].tolist()]
-        open_B = torch.tensor(missing, device=device) & totals_BK.isfinite().any(dim=1)
-        if not open_B.any():
+
+        # The best of the other continuations form the next beam of each sentence that still needs hypotheses.
+        width = totals_BK.shape[1]
+        needs_more = [len(finished[sentence]) < beams for sentence in sentence_R[::width].tolist()]
+        open_BC = total_BC.masked_fill(is_end_BC, float("-inf"))
+        totals_BK, place_BK = open_BC.topk(min(beams, open_BC.shape[1]), dim=1)
+        is_open_B = torch.tensor(needs_more, device=device) & totals_BK.isfinite().any(dim=1)
+        if not is_open_B.any():
             break
-        row_R, token_R = (each.gather(1, place_BK)[open_B].flatten() for each in (row_BC, token_BC))
-        totals_BK, before_R = totals_BK[open_B], sentence_R
+        totals_BK = totals_BK[is_open_B]
+        row_R, token_R = (each.gather(1, place_BK)[is_open_B].flatten() for each in (row_BC, token_BC))
         tokens_RT = torch.cat([tokens_RT[row_R], token_R[:, None]], dim=1)
+        sentence_before_R = sentence_R
         state, sentence_R = select((decoded.state, sentence_R), row_R)
-        if not torch.equal(sentence_R, before_R):
+        if not torch.equal(sentence_R, sentence_before_R):
             memory = select(memory, row_R)
     return [sorted(found, key=lambda h: -h.score)[: options.n_best] or [NOTHING] for found in finished]
