@@ -34,7 +34,6 @@ PROJECT = Project(
         "target_size": "net.init_args.target_size",
         "max_source_length": "net.init_args.max_source_length",
     },
-    functions={"timm.create_model": "TimmNet"},
     # Commands that need no config. Each function receives the remaining arguments.
     commands={"translate": "tasks.translation.command:translate"},
 )

@@ -3,7 +3,7 @@
 import pytest
 
 CASES = {
-    "fit quickstart --model.net=timm.create_model --model.net.model_name=resnet10": "similar: resnet10t, ",
+    "fit quickstart --model.net=TimmNet --model.net.model_name=resnet10": "similar: resnet10t, ",
     "fit quickstart -c regression_quickstart": "regression_quickstart.yaml is a complete config",
     "fit translation_two_optimizers --lr 0.25": "has several optimizers",
     "predict -c regression_quickstart --allow_untrained=true --probabilities": "Regressor does not support",

@@ -10,7 +10,7 @@ from lit_engine.checkpoints.io import read
 from lit_project.models.timm_net import TimmNet
 from lit_project.tasks.classification import ImageClassifier
 
-NET = "--model.net=timm.create_model --model.net.model_name=test_resnet --model.net.pretrained=true"
+NET = "--model.net=TimmNet --model.net.model_name=test_resnet --model.net.pretrained=true"
 
 
 def test_matches_timm_for_the_channels_and_classes_of_the_data(monkeypatch):

@@ -20,7 +20,6 @@ class Project:
         name: name of the package. The command has the same name, but with dashes.
         links: maps an attribute of the data module to an argument of the task, or of an object inside the task
             (`net.init_args.NAME`). A link is ignored if the attribute or the argument does not exist.
-        functions: maps functions to the classes that call them. Configs may refer to the function instead of the class.
         commands: maps the name of an additional command to a `module:function` in the package. The function receives
             the rest of the command line and returns the exit status.
         after_command: a `module:function` that `fit`, `validate` and `test` call with the path of the run. By default,
@@ -29,7 +28,6 @@ class Project:
 
     name: str
     links: Mapping[str, str] = field(default_factory=dict)
-    functions: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, str] = field(default_factory=dict)
     after_command: str | None = "lit_engine.tools.pages.run_page:write"
 

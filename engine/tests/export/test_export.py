@@ -215,7 +215,7 @@ def test_bad_input_causes_a_one_line_error(lit, trained, monkeypatch):
     refused(lit, trained, "configs/quickstart.yaml: File exists", options="--output configs/quickstart.yaml")
     with monkeypatch.context() as patch:
         patch.setattr(command, "find_spec", lambda name: None if name == "onnxscript" else name)
-        refused(lit, trained, "pip install 'toy[export]'", options="--format onnx")
+        refused(lit, trained, "pip install onnx onnxscript onnxruntime", options="--format onnx")
     with monkeypatch.context() as patch:
         patch.setattr(MLP, "forward", lambda self, x: x.flatten(1)[:, :10] if x.sum().item() > 0 else self.layers(x))
         refused(lit, trained, "the model cannot be exported: Could not guard on data-dependent expression")

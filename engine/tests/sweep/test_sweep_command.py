@@ -141,7 +141,7 @@ def test_json_lists_the_trials_and_the_best(lit, written, workspace, monkeypatch
         ),
         (
             "--storage=postgresql+psycopg2://me@127.0.0.1:1/db",
-            "No module named 'psycopg2'; postgresql+psycopg://… needs pip install 'toy[postgres]'\n",
+            "No module named 'psycopg2'; postgresql+psycopg://… needs pip install 'psycopg[binary]'\n",
         ),
         ("--dir=.", "cannot use the study in .: file is not a database"),
         ("--dir=study.db/inside", "cannot use the study in study.db/inside: "),

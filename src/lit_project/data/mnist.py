@@ -69,7 +69,7 @@ class FashionMNIST(ImageData):
             urls = ", ".join(f"{kind.mirrors[0]}{archive}" for archive, _ in kind.resources)
             raise DataError(
                 f"cannot download or read {self.NAME} ({reason}). Download {urls} to {self.root / self.NAME / 'raw'}, "
-                "and delete the *-ubyte files there"
+                "and delete any *-ubyte files there"
             ) from error
 
 

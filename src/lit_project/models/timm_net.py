@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class TimmNet(nn.Module):
-    """A timm model that maps images `(B, C, H, W)` to logits `(B, K)`. Configs may call it `timm.create_model`.
+    """A timm model that maps images `(B, C, H, W)` to logits `(B, K)`, created by `timm.create_model`.
 
     The last linear layer becomes `head`. All other layers form `backbone` and keep timm's names (`backbone.stages.3`…).
     Any other type of classifier, such as a pair of heads, stays in `backbone`, and `head` is then an identity.

@@ -68,7 +68,6 @@ def resolve_class_name(name: str) -> str:
     Any other string, such as the path of a class in torch, is returned unchanged.
     """
     own = current().name
-    name = current().functions.get(name, name)
     package, _, rest = name.partition(".")
     other = bool(rest) and package not in (own, LIBRARY)
     # "houses.CSV" is the class CSV in houses.py, and "houses.2026.CSV" is a file

@@ -18,7 +18,6 @@ from lit_engine.cli.config_files import (
 )
 from lit_engine.cli.options import FLAGS, OPTIONS
 from lit_engine.errors import UserError
-from lit_engine.project import current
 from lit_engine.run.directory import RunDir
 
 NEED_A_VALUE = (
@@ -87,12 +86,11 @@ def prepare(args: Sequence[str]) -> Invocation:
             key = option.rpartition(".")[2]
             if (found := resolve_class_paths({key: content})[key]) != content:
                 value = as_line(found)
-            named = value[:1].isupper() or value in current().functions
             # Other data options are kept as strings, because a column name may look like a class name.
             of_data = option in ("--data", "--data.help") or option.rstrip("+").endswith("transforms")
             # A nested trainer option, such as the name of a logger, is a plain string.
             of_trainer = re.fullmatch(r"--trainer\.(\w+\+?|.+\.class_path)", option) is not None
-            is_class = named and (of_data or of_trainer or option.startswith("--model"))
+            is_class = value[:1].isupper() and (of_data or of_trainer or option.startswith("--model"))
             words.append(f"{option}={resolve_class_name(value) if is_class else value}")
     if any(word.startswith("--print_config") for word in words):  # a config must not contain `run` or `fork`
         words += [f"--{name}=null" for name in ("run", "fork") if f"--{name}" in first]

@@ -329,6 +329,13 @@ class ImageData(SplitData):
         self.eval_transforms = nn.Sequential(*eval_transforms or [])
         self.on_device, self.num_workers, self.pin_memory = on_device, num_workers, pin_memory
 
+    def setup(self, stage: str) -> None:
+        """Raise DataError if the constructor did not set an attribute, as the model would not receive its value."""
+        for name in ("class_names", "input_shape", "mean", "std"):
+            if not hasattr(self, name):
+                raise DataError(f"{type(self).__name__} must set {name} in its constructor")
+        super().setup(stage)
+
     def load(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
         """Return the images `(N, C, H, W)` (uint8 or floats in [0, 1]) and the int64 targets of a split.
 

@@ -100,6 +100,8 @@ class RunDir:
         Raises:
             RunError: the directory already exists or cannot be created, or the name is not a plain folder name.
         """
+        if "://" in str(runs):
+            raise RunError(f"runs_dir must be a local folder, got {runs}")
         parent = Path(runs).expanduser() / config
         if name is not None and (name in ("", ".", "..") or re.search(r"[/\\\x00-\x1f\x7f]", name)):
             raise RunError(f"run_name must be a plain folder name, got {name!r}")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
-from torch.nn.parameter import is_lazy as is_lazy_parameter
+from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torchmetrics import Metric
 
@@ -148,31 +148,41 @@ class Task(_lightning.QuickModule):
         net = getattr(self, "net", None)
         if net is None:
             return
-        last, cpu, problem = self.channels_last, self.trainer.strategy.root_device.type == "cpu", ""
-        if is_lazy := any(map(is_lazy_parameter, net.parameters())):
-            problem = "does not support lazy layers"
-        elif self.device_mesh is not None:
-            problem = "does not support sharded weights"
-        elif any(weight.ndim == 5 for weight in net.parameters()):  # torch would also convert these
-            problem = "only supports images (B, C, H, W), but this network has weights with five axes"
-        elif cpu and any(map(is_wrong_in_channels_last, net.modules())):
-            problem = (
-                "computes wrong gradients on a CPU for strided 1×1 convolutions with fewer than 16 channels "
-                "(uxlfoundation/oneDNN, issue 6035)"
-            )
-        if last is None:
-            faster = (cpu and torch.backends.mkldnn.is_available()) or "16" in str(self.trainer.precision)
-            last = faster and not problem
-        elif last and problem:
-            raise UserError(f"channels_last {problem}")
-        # The output of a convolution has the same memory format as its weights.
-        if not is_lazy:
+        last = self._uses_channels_last(net)
+        if not any(map(is_lazy, net.parameters())):
+            # The output of a convolution has the same memory format as its weights.
             net.to(memory_format=torch.channels_last if last else torch.contiguous_format)
         if self.checkpoint_blocks:
             checkpoint_in_place(net)
         if self.compilation is not None and not _lightning.is_compiled(net):
             options = self.compilation
             compile_in_place(net, {"backend": options} if isinstance(options, str) else options)
+
+    def _uses_channels_last(self, net: torch.nn.Module) -> bool:
+        """Return whether to use the channels-last memory format. Raise UserError if it is requested but impossible."""
+        on_cpu = self.trainer.strategy.root_device.type == "cpu"
+        problem = self._problem_with_channels_last(net, on_cpu)
+        if self.channels_last is None:
+            is_faster = (on_cpu and torch.backends.mkldnn.is_available()) or "16" in str(self.trainer.precision)
+            return is_faster and not problem
+        if self.channels_last and problem:
+            raise UserError(f"channels_last {problem}")
+        return self.channels_last
+
+    def _problem_with_channels_last(self, net: torch.nn.Module, on_cpu: bool) -> str:
+        """Return why the network cannot use the channels-last memory format, or an empty string if it can."""
+        if any(map(is_lazy, net.parameters())):
+            return "does not support lazy layers"
+        if self.device_mesh is not None:
+            return "does not support sharded weights"
+        if any(weight.ndim == 5 for weight in net.parameters()):  # torch would also convert these
+            return "only supports images (B, C, H, W), but this network has weights with five axes"
+        if on_cpu and any(map(is_wrong_in_channels_last, net.modules())):
+            return (
+                "computes wrong gradients on a CPU for strided 1×1 convolutions with fewer than 16 channels "
+                "(uxlfoundation/oneDNN, issue 6035)"
+            )
+        return ""
 
     def teardown(self, stage: str) -> None:
         """Restore the random states. Otherwise, the next task would have the same weights after each training run."""
@@ -255,20 +265,18 @@ class Task(_lightning.QuickModule):
         if "loss" not in sums:
             wide = torch.promote_types(mean.dtype, torch.float32)  # half precision would overflow or round the sum
             sums = {"loss": mean.detach().to(wide) * count, **sums}
-        if self._counted and not (self.trainer.training and self._may_compute_again()):
-            raise ValueError("step was called twice for a batch, which would count it twice: use add_sums instead")
         trainer = _lightning.trainer_of(self)
-        self._repeated = self._counted and self.automatic_optimization
-        self._counted = trainer is not None
-        if trainer is not None and not trainer.training:
+        if trainer is None:  # without a trainer, only the sums are needed
+            self.running.add(count, **sums)
+            return mean
+        self._count_once(trainer)
+        if not trainer.training:
             self.evaluated.add(count, **sums)
             return mean
         if self._is_filler():
             count = 0
         elif not self._repeated:
             self.running.add(count, **sums)
-        if trainer is None:
-            return mean
         parts = max(trainer.accumulate_grad_batches, trainer.world_size)
         if parts > 1 and self._repeated:
             raise ValueError(
@@ -277,6 +285,15 @@ class Task(_lightning.QuickModule):
             )
         self._step_mean.start_batch((count, replicas(trainer).size))
         return mean
+
+    def _count_once(self, trainer: Any) -> None:
+        """Note that the batch is counted. Raise ValueError if it already was, unless its loss is computed again."""
+        # Manual optimization and optimizers such as LBFGS may compute the loss again after the backward pass.
+        is_pending = self.automatic_optimization and self._step_mean.is_pending
+        if self._counted and (is_pending or not trainer.training):
+            raise ValueError("step was called twice for a batch, which would count it twice: use add_sums instead")
+        self._repeated = self._counted and self.automatic_optimization
+        self._counted = True
 
     def add_sums(self, **sums: Tensor) -> None:
         """Add more scalar sums for the batch that `step` has just counted, for example in a subclass."""
@@ -290,10 +307,6 @@ class Task(_lightning.QuickModule):
         """Return whether this training batch only repeats a sample of another batch (see `EpochBatches`)."""
         trainer = _lightning.trainer_of(self)
         return trainer is not None and getattr(trainer.train_dataloader, "filler", False)
-
-    def _may_compute_again(self) -> bool:
-        """Return whether the loss may be computed again, because its gradients have been computed."""
-        return not self.automatic_optimization or not self._step_mean.is_pending
 
     @property
     def adds_layers(self) -> bool:

@@ -14,7 +14,6 @@ from typing import Any
 
 from lit_engine.cli.arguments import OptionParser, expanded_path
 from lit_engine.errors import UserError, did_you_mean
-from lit_engine.project import program
 from lit_engine.run.directory import RunDir
 from lit_engine.tools.output import HELP, json_document
 
@@ -52,7 +51,7 @@ def export(args: Sequence[str]) -> int:
             others = f"; choose from {', '.join(NEEDS)}"
             raise UserError(f"--format: no format {name!r}{did_you_mean(name, NEEDS, others)}")
         if None in map(find_spec, NEEDS[name]):
-            raise UserError(f"--format {name} needs {', '.join(NEEDS[name])}: pip install '{program()}[export]'")
+            raise UserError(f"--format {name} needs more packages: pip install {' '.join(NEEDS[name])}")
     with json_document(options.json) as document:
         document.update(_export(options, formats))
     return 0

@@ -102,7 +102,7 @@ def split_fit_options(parser: argparse.ArgumentParser, args: Sequence[str]) -> t
     options = parser.parse_args(own)
     check_early(["fit", *overrides], ["fit"])
     if find_spec("optuna") is None:
-        raise UserError(f"{parser.prog} needs Optuna: pip install '{program()}[sweep]'")
+        raise UserError(f"{parser.prog} needs Optuna: pip install optuna")
     return options, overrides
 
 
@@ -118,7 +118,7 @@ def convert_study_errors(place: Path | str) -> Iterator[None]:
         cause = getattr(error.__cause__, "orig", None) or error.__cause__ or error
         reason = str(cause).partition("\n")[0]
         if isinstance(error, ImportError):
-            reason += f"; postgresql+psycopg://… needs pip install '{program()}[postgres]'"
+            reason += "; postgresql+psycopg://… needs pip install 'psycopg[binary]'"
         raise UserError(f"cannot use the study in {place}: {reason}") from error
 
 
