@@ -17,7 +17,6 @@ from lit_project.models.seq2seq.attention import (
     attention_weights,
 )
 from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq, TokenEmbedding
-from lit_project.models.seq2seq.repeated import Repeated
 from lit_project.text.tokens import PAD
 
 Cell = Literal["gru", "lstm"]
@@ -173,8 +172,7 @@ class AttentionBefore(RNNDecoder):
 
     With additive attention, it resembles the decoder of Bahdanau et al., 2015. With location attention, it resembles
     the decoder in PyTorch's tutorial, whose query also includes the embedded input. The loop uses the weights of
-    `self.rnn` and only computes values that depend on previous steps. `Repeated` computes the gradients of large
-    matrices.
+    `self.rnn` and only computes values that depend on previous steps.
     """
 
     FEEDS = True
@@ -187,26 +185,21 @@ class AttentionBefore(RNNDecoder):
         # products with all tokens are computed at once.
         token_GE, context_GD = layers[0].input_GX.tensor_split([embedded_BTE.shape[2]], dim=1)
         tokens_TBG = F.linear(embedded_BTE.transpose(0, 1), token_GE, layers[0].input_bias_G)
-        from_input = [Repeated(weight.mT) for weight in (context_GD, *(layer.input_GX for layer in layers[1:]))]
-        from_hidden = [Repeated(layer.hidden_GH.mT) for layer in layers]
-        weighted_mean = Repeated(memory.states.to(dtype))
+        source_BSD = memory.states.to(dtype)
 
         states = [tuple(part[:, number] for part in state) for number in range(len(layers))]  # one state per layer
         hiddens, contexts, weights = [], [], []
         for embedded_BE, token_BG in zip(embedded_BTE.unbind(1), tokens_TBG.unbind(0), strict=True):
             weight_B1S = self._attend(embedded_BE, states[-1][0], memory)
-            context_B1D = weighted_mean(weight_B1S)
-            input_BX = context_B1D[:, 0]
+            context_B1D = weight_B1S.to(dtype) @ source_BSD
+            x_BG = token_BG + F.linear(context_B1D[:, 0], context_GD)
             for number, layer in enumerate(layers):
-                added_BG = token_BG
                 if number > 0:
-                    input_BX = F.dropout(input_BX, self.rnn.dropout, self.training)
-                    added_BG = layer.input_bias_G  # `token_BG` already contains the bias of the first layer.
-                x_BG = from_input[number](input_BX) + added_BG
-                h_BG = from_hidden[number](states[number][0]) + layer.hidden_bias_G
+                    below_BH = F.dropout(states[number - 1][0], self.rnn.dropout, self.training)
+                    x_BG = F.linear(below_BH, layer.input_GX, layer.input_bias_G)
+                h_BG = F.linear(states[number][0].to(dtype), layer.hidden_GH, layer.hidden_bias_G)
                 states[number] = recurrent_step(x_BG, h_BG, *states[number])
-                input_BX = states[number][0]
-            hiddens.append(input_BX)
+            hiddens.append(states[-1][0])
             contexts.append(context_B1D)
             weights.append(weight_B1S)
         seen_BTX = torch.cat([torch.stack(hiddens, dim=1), torch.cat(contexts, dim=1), embedded_BTE], dim=-1)

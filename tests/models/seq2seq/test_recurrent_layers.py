@@ -1,40 +1,11 @@
-"""Tests that products with a matrix used in every step, and their gradients, match plain autograd."""
+"""Explicit recurrent steps match the layers of torch, also in bfloat16."""
 
 import pytest
 import torch
 from seq2seq_nets import close, inputs, make, sources
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from lit_project.models.seq2seq.repeated import Repeated
 from lit_project.models.seq2seq.rnn import recurrence
-
-
-def loop(product, start, matrix, steps):
-    """Perform steps that depend on each other, and one step whose result is unused."""
-    x = start
-    for _ in range(steps):
-        x = torch.tanh(product(x)) + start
-    product(x)
-    return (x * torch.arange(x.shape[-1])).sum(), (start, matrix)
-
-
-@pytest.mark.parametrize("shape", [(5, 4), (3, 1, 4)], ids=["weight", "batch"])
-def test_gradients_match_plain_products(shape):
-    torch.manual_seed(0)
-    start = torch.randn(shape, dtype=torch.double, requires_grad=True)
-    matrix = torch.randn(*shape[:-2], 4, 4, dtype=torch.double, requires_grad=True)
-    expected = torch.autograd.grad(*loop(lambda x: x @ matrix, start, matrix, 6))
-    for found, other in zip(torch.autograd.grad(*loop(Repeated(matrix), start, matrix, 6)), expected, strict=True):
-        assert close(found, other, 1e-12)
-
-
-def test_is_a_plain_product_without_gradients_or_with_a_fixed_matrix():
-    x, matrix = torch.randn(2, 3, requires_grad=True), torch.randn(3, 4, requires_grad=True)
-    with torch.no_grad():
-        assert torch.equal(Repeated(matrix)(x), x @ matrix)
-    Repeated(matrix.detach())(x).sum().backward()
-    assert matrix.grad is None
-    assert close(x.grad, matrix.sum(dim=1).expand(2, 3))
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
