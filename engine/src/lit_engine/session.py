@@ -41,7 +41,7 @@ from lit_engine.cli.explain import short_message
 from lit_engine.cli.invocation import prepare
 from lit_engine.cli.parser import NEW_SAMPLES, LitCLI
 from lit_engine.data.module import has_test
-from lit_engine.distributed.processes import first_if_alone, is_first, print_once, warn_once
+from lit_engine.distributed.processes import is_first, print_once, set_rank_if_alone, warn_once
 from lit_engine.distributed.rendezvous import Connection, follow_launcher
 from lit_engine.errors import NonFiniteError, UserError, first_of
 from lit_engine.loggers.metrics_csv import MetricsCSV
@@ -299,7 +299,7 @@ class Session:
                 process is training the run, or an object in the config cannot be created.
         """
         follow_launcher(self.options.trainer)
-        first_if_alone(self.options.trainer)
+        set_rank_if_alone(self.options.trainer)
         self._open_run()
         content = self._read_checkpoint()
         self._fill_data(content)

@@ -104,8 +104,8 @@ def test_equal_values_including_cycles_have_the_same_fingerprint():
 
 
 def test_only_part_of_large_data_is_read(monkeypatch):
-    monkeypatch.setattr(module, "MOST_BYTES", 80)
-    monkeypatch.setattr(module, "MOST_ITEMS", 10)
+    monkeypatch.setattr(module, "MAX_BYTES", 80)
+    monkeypatch.setattr(module, "MAX_ITEMS", 10)
     array, items = torch.arange(100), list(range(100))  # 800 bytes
     before = fingerprint(array), fingerprint(items)
     array[1], items[1] = 0, 0

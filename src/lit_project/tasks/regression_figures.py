@@ -19,7 +19,7 @@ CAPTIONS = {
     "predicted": "Predictions plotted against true values. The dashed line marks perfect predictions.",
     "residuals": "Residuals (true minus predicted) against predictions. A trend or a funnel indicates a poor fit.",
 }
-MOST_POINTS = 5000  # More points would overlap too much.
+MAX_POINTS = 5000  # More points would overlap too much.
 
 
 def predicted_against_true(
@@ -36,7 +36,7 @@ def predicted_against_true(
     rows = -(-len(panels) // columns)
     figure = new_figure(4.6 * columns, 5 * rows)
     for number, (name, (true, predicted)) in enumerate(panels.items()):
-        step = -(-len(true) // MOST_POINTS) or 1
+        step = -(-len(true) // MAX_POINTS) or 1
         true, predicted = true[::step], predicted[::step]
         finite = true.isfinite() & predicted.isfinite()
         true, predicted = true[finite], predicted[finite]

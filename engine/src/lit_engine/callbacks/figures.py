@@ -227,7 +227,7 @@ def score_curves(scores: Mapping[str, tuple[Tensor, Tensor]], title: str = "") -
         false, true, _ = metrics.binary_roc(probabilities, targets)
         ap = metrics.binary_average_precision(probabilities, targets)
         auc = metrics.binary_auroc(probabilities, targets)
-        step = len(recall) // MOST_POINTS + 1
+        step = len(recall) // MAX_POINTS + 1
         name = shorten_middle(label, CAPTION)
         left.step(recall.flip(0)[::step], precision.flip(0)[::step], where="pre", label=f"{name}: AP {ap:.4f}")
         right.plot(false[::step], true[::step], label=f"{name}: AUC {auc:.4f}")
@@ -243,9 +243,9 @@ def score_curves(scores: Mapping[str, tuple[Tensor, Tensor]], title: str = "") -
 
 
 CAPTION = 25  # maximum number of characters in a line of a caption
-MOST_LABELS, MOST_POINTS = 10, 2000  # maximum number of plotted labels, and maximum number of points per curve
+MAX_LABELS, MAX_POINTS = 10, 2000  # maximum number of plotted labels, and maximum number of points per curve
 FIRST = 12  # number of training images to show
-MOST_CURVES = 12  # maximum number of metrics to plot for a module without `headline_metrics`
+MAX_CURVES = 12  # maximum number of metrics to plot for a module without `headline_metrics`
 Wrong = tuple[float, int, int, int, Tensor]  # confidence, sample index, true class, predicted class, image
 
 
@@ -316,7 +316,7 @@ class Figures(DrawsEvaluation):
         if not trainer.is_global_zero:
             return
         columns, rows = RunDir(Path(trainer.default_root_dir)).history()
-        validated = [name for name in columns if get_stage(name) == "val" and not is_detail(name)][:MOST_CURVES]
+        validated = [name for name in columns if get_stage(name) == "val" and not is_detail(name)][:MAX_CURVES]
         metrics = [*getattr(pl_module, "headline_metrics", validated), *monitored_metrics(trainer)]
         for name, (figure, about) in draw_curves(rows, metrics, _best_epoch(trainer)).items():
             save_figure(trainer, name, figure, caption=about)
@@ -461,7 +461,7 @@ def _scores_by_label(scores: list[tuple[Tensor, Tensor]], names: Any) -> dict[st
         return {}
     probabilities_NK, targets_NK = (torch.cat(parts) for parts in zip(*scores, strict=True))
     counts = targets_NK.sum(dim=0)
-    shown = [k for k in counts.argsort(descending=True).tolist() if 0 < counts[k] < len(targets_NK)][:MOST_LABELS]
+    shown = [k for k in counts.argsort(descending=True).tolist() if 0 < counts[k] < len(targets_NK)][:MAX_LABELS]
     labels = list(names)[-targets_NK.shape[1] :]  # a binary classifier only has scores for the second class
     return {labels[k]: (probabilities_NK[:, k], targets_NK[:, k].long()) for k in sorted(shown)}
 

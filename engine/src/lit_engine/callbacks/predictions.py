@@ -20,7 +20,7 @@ from lit_engine.distributed.processes import all_gathered
 from lit_engine.errors import UserError
 from lit_engine.run.directory import csv_text, write_text
 
-MOST_LOGGED = 10_000  # maximum number of rows in the W&B table
+MAX_LOGGED = 10_000  # maximum number of rows in the W&B table
 
 
 class PredictionTable(BasePredictionWriter):
@@ -106,7 +106,7 @@ class PredictionTable(BasePredictionWriter):
             columns = list(dict.fromkeys(name for row in rows for name in row))  # batches may have different columns
             write_text(file, csv_text(rows, columns))
             self.files.append(file)
-            table = [[row.get(name, "") for name in columns] for row in rows[:MOST_LOGGED]]
+            table = [[row.get(name, "") for name in columns] for row in rows[:MAX_LOGGED]]
             log_table(trainer, f"predictions/{file.stem}", columns, table)
         self.rows += rows
 

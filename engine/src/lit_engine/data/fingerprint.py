@@ -13,7 +13,7 @@ from lightning.pytorch import LightningDataModule, Trainer
 from torch.utils.data import Dataset
 
 # Above these limits, only evenly spaced parts are read, so that a fingerprint takes at most about a second.
-MOST_BYTES, MOST_ITEMS, MOST_FILES = 2**28, 50_000, 1000
+MAX_BYTES, MAX_ITEMS, MAX_FILES = 2**28, 50_000, 1000
 HEAD = 2**16  # number of bytes to read from each file
 PLAIN = (str, os.PathLike, bool, int, float, complex, bytes, type(None))
 SKIPPED = (torch.nn.Module, LightningDataModule, Trainer, FunctionType, ModuleType, type)  # types without samples
@@ -47,7 +47,7 @@ def fingerprint(data: Any) -> str:
     found, files, seen = hashlib.sha256(), list[str](), dict[int, Any]()
     for part in _parts(data, files, seen):
         found.update(part)
-    for file in files[:: 1 + len(files) // MOST_FILES]:
+    for file in files[:: 1 + len(files) // MAX_FILES]:
         with open(file, "rb") as content:
             found.update(content.read(HEAD))
     return found.hexdigest()
@@ -67,7 +67,7 @@ def _parts(value: Any, files: list[str], seen: dict[int, Any]) -> Any:
         yield f"{value.dtype} {tuple(value.shape)}\n".encode()
         rows: Any = value
         if value.ndim:
-            rows = rows[:: 1 + value.nbytes // MOST_BYTES]
+            rows = rows[:: 1 + value.nbytes // MAX_BYTES]
         if isinstance(rows, torch.Tensor):
             rows = rows.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         yield np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
@@ -88,5 +88,5 @@ def _parts(value: Any, files: list[str], seen: dict[int, Any]) -> Any:
             slots = {name: getattr(value, name, None) for name in getattr(type(value), "__slots__", ())}
             value = [item for item in (getattr(value, "__dict__", {}) | slots).items() if item[0][0] != "_"]
         yield f"{len(value)}\n".encode()
-        for one in value[:: 1 + len(value) // MOST_ITEMS]:
+        for one in value[:: 1 + len(value) // MAX_ITEMS]:
             yield from _parts(one, files, seen)

@@ -23,7 +23,7 @@ def is_first() -> bool:
     return rank() == 0
 
 
-def first_if_alone(trainer: Any) -> None:
+def set_rank_if_alone(trainer: Any) -> None:
     """Set the rank to 0 if the trainer will run in a single process.
 
     On import, Lightning reads the rank from environment variables of SLURM and torchrun, even for a single process. In

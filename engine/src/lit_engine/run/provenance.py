@@ -18,7 +18,7 @@ PACKAGES = ("lit-engine", "torch", "lightning", "torchmetrics", "torchvision", "
 # A patch includes new files of these types in these folders and the package. Other files, such as keys, may be private.
 SOURCE, FOLDERS = (".py", ".yaml", ".yml", ".toml", ".sh", ".ipynb"), {"src", "configs"}
 FORM = ("--binary", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
-MOST_BYTES, MOST_NAMED = 1_000_000, 50  # maximum size of a patch, maximum number of omitted files to list
+MAX_BYTES, MAX_NAMED = 1_000_000, 50  # maximum size of a patch, maximum number of omitted files to list
 
 
 command_line: list[str] = []  # arguments of `main`, which are not in `sys.argv` if a notebook calls it
@@ -100,20 +100,20 @@ def read_uncommitted_changes(folder: Path) -> tuple[bytes, list[str]]:
         for name in _git(root, "ls-files", "-z", "--others", "--exclude-standard").split(b"\0")[:-1]:
             file = root / os.fsdecode(name)
             of_project = file.suffix in SOURCE and not folders.isdisjoint(file.relative_to(root).parts[:-1])
-            if of_project and len(diff) + file.lstat().st_size < MOST_BYTES:
+            if of_project and len(diff) + file.lstat().st_size < MAX_BYTES:
                 names.append(os.fsdecode(name))
                 diff += _git(root, "diff", "--no-index", *FORM, "--", os.devnull, os.fsdecode(name))
             else:
                 left_out.append(b"New file, not in this patch: %s\n" % name)
     except (OSError, subprocess.SubprocessError) as error:
         return f"The changes are not known: {error}\n".encode(), []
-    if len(diff) > MOST_BYTES:
-        reason = f"The changes are not kept: a patch of {len(diff):,} bytes exceeds the limit of {MOST_BYTES:,}.\n"
+    if len(diff) > MAX_BYTES:
+        reason = f"The changes are not kept: a patch of {len(diff):,} bytes exceeds the limit of {MAX_BYTES:,}.\n"
         return reason.encode(), []
     if _hidden:  # mask only added lines, because `git apply` requires that other lines match the files
         lines = diff.split(b"\n")
         diff = b"\n".join(os.fsencode(_mask(os.fsdecode(one))) if one[:1] == b"+" else one for one in lines)
-    return b"".join(left_out[:MOST_NAMED]) + diff, names
+    return b"".join(left_out[:MAX_NAMED]) + diff, names
 
 
 def _git(folder: Path, *args: str) -> bytes:

@@ -42,7 +42,7 @@ from lit_engine.training.schedules import (
     steps_of_epochs,
 )
 
-MOST_PARTS = 10  # maximum number of classes for which per-class metrics are logged
+MAX_PARTS = 10  # maximum number of classes for which per-class metrics are logged
 Module = TypeVar("Module", bound=LightningModule)
 
 
@@ -529,7 +529,7 @@ class Task(_lightning.QuickModule):
         # Per-class metrics of more than 10 classes are only in metrics.json, because they would clutter the loggers.
         kinds = Counter(name.rpartition("/")[0] for name in exact if is_detail(name))
         for logged in (True, False):
-            part = {n: v for n, v in exact.items() if (kinds[n.rpartition("/")[0]] <= MOST_PARTS) is logged}
+            part = {n: v for n, v in exact.items() if (kinds[n.rpartition("/")[0]] <= MAX_PARTS) is logged}
             # The values are already reduced. With both options set, Lightning neither reduces them again nor warns.
             self.log_dict(part, logger=None if logged else False, sync_dist=True, rank_zero_only=True)
 

@@ -50,15 +50,15 @@ def select(tree: Any, index_B: Tensor) -> Any:
 
 
 class TokenEmbedding(nn.Embedding):
-    """An embedding whose vectors have a Euclidean norm of at most `max_length`. By default, the norm is unlimited.
+    """An embedding whose vectors have a Euclidean norm of at most `max_norm`. By default, the norm is unlimited.
 
     In contrast, `nn.Embedding(max_norm=...)` changes the weights of the looked-up tokens in place. As a result,
     token-by-token training with tied weights fails, results depend on the rest of the batch, and processes diverge.
     """
 
-    def __init__(self, size: int, embedding_size: int, max_length: float | None = None) -> None:
+    def __init__(self, size: int, embedding_size: int, max_norm: float | None = None) -> None:
         super().__init__(size, embedding_size, padding_idx=PAD)
-        self.max_length = max_length
+        self.max_norm = max_norm
         # With a variance of 1 / E, a tied output layer initially produces logits with a variance of about 1.
         nn.init.normal_(self.weight, std=embedding_size**-0.5)
         with torch.no_grad():
@@ -67,9 +67,9 @@ class TokenEmbedding(nn.Embedding):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the embeddings `(..., E)` of tokens `(...)`."""
         embedded = super().forward(tokens)
-        if self.max_length is None:
+        if self.max_norm is None:
             return embedded
-        return embedded * (self.max_length / embedded.norm(dim=-1, keepdim=True).clamp(min=self.max_length))
+        return embedded * (self.max_norm / embedded.norm(dim=-1, keepdim=True).clamp(min=self.max_norm))
 
 
 class Seq2Seq(nn.Module):

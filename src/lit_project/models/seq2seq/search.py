@@ -10,7 +10,7 @@ from lit_project.models.losses import at_least_float32
 from lit_project.models.seq2seq.base import Memory, Seq2Seq, select
 from lit_project.text.tokens import BOS, EOS, PAD
 
-MOST_HYPOTHESES = 1000  # This limits memory and time. Useful beam sizes are much smaller.
+MAX_HYPOTHESES = 1000  # This limits memory and time. Useful beam sizes are much smaller.
 ROWS_ON_CPU, ROWS = 320, 8192  # number of hypotheses per batch; on a CPU, 320 fit in the cache
 
 
@@ -40,8 +40,8 @@ class Decoding:
     max_length_extra: int = 10
 
     def __post_init__(self) -> None:
-        if not 1 <= self.beam_size <= MOST_HYPOTHESES:
-            raise ValueError(f"beam_size must be between 1 and {MOST_HYPOTHESES}, got {self.beam_size}")
+        if not 1 <= self.beam_size <= MAX_HYPOTHESES:
+            raise ValueError(f"beam_size must be between 1 and {MAX_HYPOTHESES}, got {self.beam_size}")
         if not 1 <= self.n_best <= self.beam_size:
             raise ValueError(f"n_best must be between 1 and beam_size {self.beam_size}, got {self.n_best}")
         for name in ("length_penalty", "no_repeat_ngram", "max_length_ratio"):

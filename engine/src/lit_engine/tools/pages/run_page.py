@@ -28,7 +28,7 @@ from lit_engine.tools.pages.intervals import RESAMPLES, averages, wilson
 from lit_engine.tools.runs.columns import duration, number
 from lit_engine.tools.runs.reading import FACTS, Run, numbers, parts_of
 
-MOST_PAIRS, MOST_PER_FOLDER = 12, 4  # maximum number of confused pairs, and of figures per subfolder
+MAX_PAIRS, MAX_PER_FOLDER = 12, 4  # maximum number of confused pairs, and of figures per subfolder
 SIZES = ("samples", "tokens", "pixels", "dataset_size")
 MARK = "rewrites this file after each fit and test. Remove this line to keep your edits. -->"
 
@@ -52,7 +52,7 @@ def render_page(run: Run) -> str:
     """Return the HTML of the page."""
     drawn = sorted((run.path / "figures").glob("*.png"))
     for folder in sorted({file.parent for file in run.path.glob("figures/*/*.png")}):
-        drawn += sorted(folder.glob("*.png"))[-MOST_PER_FOLDER:]
+        drawn += sorted(folder.glob("*.png"))[-MAX_PER_FOLDER:]
     results = [html.table(*_numbers(run)), html.paragraph(_weights_of(run), soft=True)]
     parts: dict[str, list[str]] = {"Results": results}  # section title → content
     for title, section, split in (("Test", "test", "test"), ("Validation", "validate", "val"), ("Training", "", "")):
@@ -176,11 +176,11 @@ def _curves(run: Run, drawn: Collection[str]) -> Iterator[str]:
     """Yield the curves that are missing from the figures because the run did not finish."""
     if "learning_curves" in drawn:
         return
-    from lit_engine.callbacks.figures import MOST_CURVES, draw_curves  # imports torch
+    from lit_engine.callbacks.figures import MAX_CURVES, draw_curves  # imports torch
 
     columns = run.rows[0] if run.rows else ()
     validated = [n for n in columns if get_stage(n) == "val" and not is_detail(n) and strip_stage(n) not in SIZES]
-    metrics = ["loss", *filter(None, [run.monitor]), *validated][:MOST_CURVES]
+    metrics = ["loss", *filter(None, [run.monitor]), *validated][:MAX_CURVES]
     for name, (figure, about) in draw_curves(run.rows, metrics).items():
         if name not in drawn:
             yield html.picture(figure, name.replace("_", " ")) + html.paragraph(about, soft=True)
@@ -210,7 +210,7 @@ def _classes(section: Mapping[str, Any], title: str) -> Iterator[str]:
         yield from _averages(confusion, title)
     wrong = Counter({(t, other): n for t, row in confusion.items() for other, n in row.items() if other != t})
     if wrong:
-        most = [(*pair, n, n / samples[pair[0]]) for pair, n in wrong.most_common(MOST_PAIRS)]
+        most = [(*pair, n, n / samples[pair[0]]) for pair, n in wrong.most_common(MAX_PAIRS)]
         rows = [[true, other, (str(n), n), (f"{share:.1%}", share)] for true, other, n, share in most]
         titles = ["true", "predicted", "samples", "share of the class"]
         yield html.heading("Most confused", 3, title) + html.table(titles, rows)
