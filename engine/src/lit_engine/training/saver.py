@@ -364,7 +364,7 @@ class Saver(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self.state.save(trainer, checkpoint, self._moment)
         for logger in trainer.loggers:
-            if hasattr(logger, "load_state_dict"):  # metrics.csv
+            if hasattr(logger, "state_dict"):  # MetricsCSV
                 checkpoint["metrics_csv"] = logger.state_dict()
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
