@@ -9,7 +9,9 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import CSVLogger
 from small_images import Images
 from torch import nn
+from torchmetrics import SumMetric
 
+from helpers import SaveAt
 from lit_engine.callbacks.record import RunRecord
 from lit_engine.checkpoints.callback import Checkpoint
 from lit_engine.checkpoints.choose import choose_checkpoint
@@ -62,6 +64,29 @@ def test_the_last_checkpoint_is_found_even_if_a_logger_has_its_own_folder(traine
         run = trainer(max_epochs=epochs, logger=CSVLogger(tmp_path), **saving)
         run.fit(task(), datamodule=Images(), ckpt_path="last", weights_only=True)
     assert run.ckpt_path == str(tmp_path / "checkpoints" / "last.ckpt")
+
+
+class Counts(ImageClassifier):
+    """Logs the number of training samples in an epoch."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.total = SumMetric()
+
+    def training_step(self, batch, batch_idx):
+        self.total.update(len(batch[0]))
+        self.log("total", self.total, on_step=False, on_epoch=True)
+        return super().training_step(batch, batch_idx)
+
+
+def test_a_second_fit_does_not_restore_the_checkpoint_again(trainer, tmp_path):
+    counts = Counts(nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), partial(torch.optim.SGD, lr=0.1), ["a", "b", "c"])
+    trainer(max_epochs=1, callbacks=[Saver(), SaveAt(2, tmp_path / "middle.ckpt")]).fit(counts, datamodule=Images())
+    run = trainer(max_epochs=1, callbacks=[Saver()])
+    run.fit(counts, datamodule=Images(), ckpt_path=tmp_path / "middle.ckpt", weights_only=True)
+    run.fit_loop.max_epochs = 2
+    run.fit(counts, datamodule=Images())
+    assert run.callback_metrics["total"] == 32
 
 
 class StopAfterBatch(Callback):
