@@ -56,7 +56,7 @@ CONFIGS = ROOT / "configs"
 
 
 def callbacks(monitor: str = "val/loss", mode: str = "min", more: str = "", **saves: Any) -> list[str]:
-    """Return the option for `Figures` and a `Checkpoint`, which saves several times per second by default."""
+    """Return the option for `Figures` and a `Checkpoint` that saves several times per second by default."""
     given = {"monitor": monitor, "mode": mode, "every_minutes": 0.002, **saves}
     return [f"--trainer.callbacks=[{{class_path: Checkpoint, init_args: {json.dumps(given)}}}, Figures{more}]"]
 
@@ -154,7 +154,7 @@ class Injector:
         return moment == self.moment and self.counts[moment] == self.number
 
     def before(self, owner: Any, name: str, moment: str, at_death: Callable[..., None] = lambda *args: None) -> None:
-        """Treat each call of `owner.name` as a moment. The process calls `at_death` just before it kills itself."""
+        """Treat each call to `owner.name` as a moment. The process calls `at_death` just before it kills itself."""
         original = getattr(owner, name)
 
         def watched(*args: Any, **kwargs: Any) -> Any:

@@ -57,7 +57,7 @@ def _lazy_package(name: str) -> Any:
     def find(attribute: str) -> Any:
         if attribute == "__path__":
             package.__path__ = spec.submodule_search_locations
-            import_module("torchmetrics.utilities")  # imported first, because the modules import each other
+            import_module("torchmetrics.utilities")  # imported first to avoid a circular import
             return package.__path__
         if attribute.startswith("__") and attribute != "__all__":
             raise AttributeError(attribute)

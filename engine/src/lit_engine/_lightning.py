@@ -401,7 +401,7 @@ def restore_progress(trainer: Trainer, checkpoint: dict[str, Any]) -> None:
 def is_trained_with_other_length(trainer: Trainer) -> bool:
     """Return whether the epoch's last batch was processed, but the epoch now has a different number of batches.
 
-    Lightning would train on the additional batches, or on one more batch, before it ends the epoch.
+    Lightning would then train on the new batches (longer epoch) or on one more batch (shorter epoch).
     """
     length, batches = trainer.num_training_batches, trainer.fit_loop.epoch_loop.batch_progress
     is_open = batches.is_last_batch and not is_between_epochs(trainer)

@@ -97,7 +97,7 @@ def run(project: Project, args: Sequence[str]) -> int:
 
 
 class Session:
-    """One command, from its options to its exit status.
+    """Executes one command, from its options to its exit status.
 
     Attributes:
         cli: the parsed command line, which creates the data module, the model and the trainer.

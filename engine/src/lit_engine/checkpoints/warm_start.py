@@ -77,7 +77,7 @@ def check_fits(
         if any(name in old and old.index(name) != place for place, name in enumerate(new)):
             raise CheckpointError(
                 f"{checkpoint} was trained with {option} {first_of(old)}, but the data now have {first_of(new)}, "
-                "so predictions would get wrong names: restore the original data or names"
+                "so predictions would be mislabelled: restore the original data or names"
             )
     return _describe_changes(before, now)
 

@@ -106,7 +106,7 @@ def run_program(project: Project) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Allocate large tensors faster on Linux, using huge pages in torch and memory reuse in glibc.
+    """Speed up the allocation of large tensors on Linux, with huge pages (torch) and memory reuse (glibc).
 
     By default, glibc returns freed memory to the system, so each step has to touch new pages, which is slow.
     """
@@ -203,7 +203,7 @@ def _import_quickly(name: str) -> ModuleType:
 
 
 def check_early(args: Sequence[str], commands: Sequence[str]) -> None:
-    """Raise UserError for mistakes that can be found before Lightning is imported, which takes seconds."""
+    """Raise UserError for mistakes that can be found before the slow import of Lightning."""
     if not args or args[0].startswith("-"):
         raise UserError(
             f"the first argument must be a command, as in `{program()} fit -c configs/quickstart.yaml`; "

@@ -88,7 +88,7 @@ _EXAMPLES = {
 
 
 def format_short_help(command: str) -> str:
-    """Return the short help for `fit`, `validate`, `test` or `predict`, which fits on one screen."""
+    """Return a one-screen help text for `fit`, `validate`, `test` or `predict`."""
     what, examples = "CONFIG [OVERLAY …]" if command == "fit" else "RUN", _EXAMPLES[command]
     parser = OptionParser(command, ABOUT[command], add_help=False)
     parser.usage = f"{program()} {command} {what} [OPTIONS]"

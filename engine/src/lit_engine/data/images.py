@@ -228,7 +228,7 @@ def to_targets(value: Any) -> Tensor:
         raise DataError(f"image targets must be classes or labels, got {shorten(repr(value), 80)}") from error
     if found.is_floating_point() and bool((found != found.round()).any()):
         wrong = found[found != found.round()][0].item()
-        raise DataError(f"image targets must be classes or labels, got {wrong:g}; `ToTensor` divides masks by 255")
+        raise DataError(f"image targets must be whole numbers, got {wrong:g}: do not apply `ToTensor` to masks")
     return found.long()
 
 
@@ -406,7 +406,7 @@ class ImageData(SplitData):
         return {number: {"file": str(file)} for number, file in enumerate(self.new.files)}
 
     def transfer_batch_to_device(self, batch: ImageBatch, device: torch.device, dataloader_idx: int) -> ImageBatch:
-        """Transfer a batch after reading its first index, because reading the index later would wait for the device."""
+        """Read a batch's first index before the transfer, because reading it later would synchronize with the device."""
         self._first = int(batch.indices[0]) if len(batch.indices) else 0
         if device.type == "cpu":  # looking for tensors to move would take 15 µs
             return batch

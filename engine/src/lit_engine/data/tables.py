@@ -100,7 +100,7 @@ class CSVFile:
         return dict(enumerate(rows))
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the starting line and the cells of each row.
+        """Yield the first line number and the cells of each row.
 
         Raises:
             DataError: if there are no rows, or a line has the wrong length.
@@ -118,7 +118,7 @@ class CSVFile:
             raise DataError(f"{self.file} has a header but no rows")
 
     def _lines(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the starting line and the cells of each record that is not blank."""
+        """Yield the first line number and the cells of each record that is not blank."""
         if len(self.delimiter) != 1:
             raise DataError(f"delimiter must be one character, got {self.delimiter!r}")
         if not self.file.is_file():

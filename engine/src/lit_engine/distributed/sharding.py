@@ -22,7 +22,7 @@ def uses_copies(module: nn.Module) -> bool:
 
 
 def _is_sharded(tensor: Any) -> TypeGuard[Any]:
-    """Return whether a tensor is a DTensor, without importing this class, which takes half a second."""
+    """Return whether a tensor is a DTensor, without importing the class. The import takes half a second."""
     return hasattr(tensor, "full_tensor")
 
 

@@ -51,7 +51,7 @@ def iterate_changes(before: Any, now: Any, key: str = "", options: bool = True) 
 
     Args:
         before: a config, or a part of a config.
-        now: the same part of another config.
+        now: the same part of the other config.
         key: the key of this part in its config.
         options: true if the mappings contain options of a class or of the trainer. If so, only options that exist in
             both are compared, because earlier versions may have had different options. Otherwise, a key counts as a

@@ -35,7 +35,7 @@ MODULES = (
 
 def option_parser() -> argparse.ArgumentParser:
     """Return the argument parser of `schema`."""
-    options = OptionParser("schema", "Writes a JSON schema of configs and overlays for editors.")
+    options = OptionParser("schema", "Writes a JSON schema for editing configs and overlays.")
     options.add_argument("--output", type=expanded_path, default=FILE, metavar="FILE", help=f"default: {FILE}")
     return options
 

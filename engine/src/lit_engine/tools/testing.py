@@ -8,7 +8,7 @@ torch and Lightning are imported inside the tests, because the process that dist
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in parallel, and with more threads, forked tests would hang
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in parallel, and forked tests would hang with more threads
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["MPLBACKEND"] = "Agg"
 

@@ -131,7 +131,7 @@ class StepMean:
     """
 
     def __init__(self) -> None:
-        self._new: tuple[float | Tensor, int] | None = None  # number of samples and replicas, until the backward pass
+        self._new: tuple[float | Tensor, int] | None = None  # sample and replica counts; None once the loss is scaled
         self._weight: Any = None  # weight of the current batch
         self._count: float | Tensor | None = None  # samples since the last step
         self._unit: float | Tensor = 1

@@ -42,7 +42,7 @@ def compile_in_place(net: nn.Module, options: CompileOptions) -> None:
         why = "torch.compile does not support nn.RNN, nn.GRU or nn.LSTM"
         if options.get("fullgraph"):
             raise UserError(f"compile: {why}: set fullgraph to false")
-        warn_once(f"note: {why}, so only the rest of {type(net).__name__} is compiled, which may not make it faster")
+        warn_once(f"note: {why}, so only the rest of {type(net).__name__} is compiled, and may not become faster")
     net.compile(**options)
 
 
@@ -139,7 +139,7 @@ def order_as_weights(optimizer: Optimizer) -> None:
 
 
 def warn_of_emulation(trainer: Any) -> None:
-    """Print a warning if bfloat16 is emulated, which is slower than float32."""
+    """Print a warning if bfloat16 is emulated, because emulation is slower than float32."""
     precision, is_cpu = str(trainer.precision), trainer.strategy.root_device.type == "cpu"
     on_x86 = is_cpu and platform.machine() in ("x86_64", "AMD64")
     if on_x86 and precision.startswith("bf16") and not has_bfloat16_units():

@@ -137,7 +137,7 @@ def replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
 
 
 def call_after_setup(module: LightningModule, function: Callable[[], None]) -> None:
-    """Call a function once, after the next call of the module's `setup`, which may create layers."""
+    """Call a function once, after the next call to the module's `setup`, which may create layers."""
     before, setup = vars(module).get("setup"), module.setup
 
     def setup_and_call(stage: Any = None) -> None:
@@ -152,7 +152,7 @@ def call_after_setup(module: LightningModule, function: Callable[[], None]) -> N
 
 
 def keep_weights(module: LightningModule) -> None:
-    """Keep the weights in all calls of the module's `setup` but the next one, because `setup` may create new layers."""
+    """Keep the weights in all calls to the module's `setup` but the next one, because `setup` may create new layers."""
     if overrides(module, "setup"):
         call_after_setup(module, lambda: _restore_after_setup(module))
 
@@ -170,7 +170,7 @@ def _restore_after_setup(module: LightningModule) -> None:
 
 
 def seed_data_hooks(owner: LightningModule | LightningDataModule, seed: int) -> None:
-    """Seed each call of `setup` and of a dataloader method, so that random splits are the same in all commands.
+    """Seed each call to `setup` and the dataloader methods, so that all commands create the same random splits.
 
     A loader that is reloaded every n epochs gets a new seed each time, which is the same in a resumed run.
     """

@@ -43,7 +43,7 @@ def horizon() -> int:
     current = _horizon.get()
     if current.steps is None:
         raise UserError(
-            "a scheduler needs a run with a known length of at least one step: "
+            "a scheduler requires a run of known length (at least one step): "
             "see trainer.max_epochs, max_steps and limit_train_batches. A module that is not a Task must use torch's "
             "schedulers, such as torch.optim.lr_scheduler.CosineAnnealingLR"
         )
@@ -208,10 +208,10 @@ class SequentialLR(lr_scheduler.SequentialLR):
         super().__init__(optimizer, parts, starts[1:])
 
     def step(self) -> None:  # type: ignore[override]
-        """Step the current scheduler. At a milestone, first reset the rate for recursive schedulers."""
+        """Step the current scheduler. At a milestone, first reset the rate to its initial value."""
         if self.last_epoch + 1 in self._milestones:
             for group in self.optimizer.param_groups:
-                group["lr"] = group["initial_lr"]
+                group["lr"] = group["initial_lr"]  # some schedulers compute each rate from the previous one
         super().step()
 
 
@@ -283,7 +283,9 @@ def steps_of_epochs(trainer: Trainer) -> list[int] | None:
 
 
 def iterate_steps(trainer: Trainer, epochs: Iterable[int], since_start: bool) -> Iterator[dict[str, int]]:
-    """For each optimizer step, yield the count of each interval. Schedules are stepped at multiples of `frequency`.
+    """Yield the number of steps after each optimizer step, and also the number of epochs after the last step of an epoch.
+
+    Schedules are stepped at multiples of `frequency`.
 
     Args:
         trainer: the trainer, which knows the number of batches per epoch.

@@ -170,8 +170,8 @@ class LayerWeights(NamedTuple):
 class AttentionBefore(RNNDecoder):
     """Decoder in which the previous state attends to the source, and the context is an input to the next RNN step.
 
-    With additive attention, it resembles the decoder of Bahdanau et al., 2015. With location attention, it resembles
-    the decoder in PyTorch's tutorial, whose query also includes the embedded input. The loop uses the weights of
+    With additive attention, it resembles the decoder of Bahdanau et al., 2015. With location attention, the query
+    also includes the embedded input, as in PyTorch's tutorial. The loop uses the weights of
     `self.rnn` and only computes values that depend on previous steps.
     """
 

@@ -17,7 +17,7 @@ ABOUT = {
     "Confident learning estimates how many labels are wrong (Northcutt et al., 2021).",
     "different labels": "In each pair, at least one label is wrong, or the classes overlap. "
     "The closest pairs come first.",
-    "different folds": "One sample of each pair is tested while the other is used for training. "
+    "different folds": "One sample of each pair is used for testing and the other for training. "
     "This makes test scores too high. The closest pairs come first.",
 }
 

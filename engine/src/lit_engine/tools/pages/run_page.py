@@ -40,7 +40,7 @@ def write(path: Path) -> None:
         card = path / "README.md"
         if not card.exists() or MARK in card.read_text(encoding="utf-8"):
             write_text(card, render_card(run))
-        write_text(path / "index.html", render_page(run))  # the page links to the card
+        write_text(path / "index.html", render_page(run))  # after the card, because the page links to it
         print(f"page: {path / 'index.html'}", flush=True)
     except Exception as error:  # an error in the page must not make the run fail
         if is_debugging():

@@ -34,7 +34,7 @@ class Outcome:
     """The result of a comparison.
 
     Attributes:
-        metrics: the differences between metrics, in the order in which they were logged.
+        metrics: differences between the runs' metrics, in the order of logging.
         weights: relative distances between the weights of the two runs, keyed by the name of the checkpoint.
     """
 

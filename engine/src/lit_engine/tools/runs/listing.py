@@ -66,7 +66,7 @@ def _columns(found: Sequence[Run], chosen: Sequence[str]) -> list[Column]:
         for rank, name in enumerate(chosen):
             stages = ("val", "test") if name == strip_stage(name) else (get_stage(name),)
             if not any(counterpart(name, stage, run.metrics) for stage in stages for run in found):
-                stages = ("train",)  # a training metric, such as `parameters`
+                stages = ("train",)  # recorded only by `fit`, such as `parameters`
             for stage in stages:
                 title = name if stage == "train" else f"{stage}/{strip_stage(name)}"
                 columns.append(Column(title, [cell_of(_value(run, name, stage)) for run in found], rank))

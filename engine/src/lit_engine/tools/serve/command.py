@@ -41,7 +41,7 @@ def serve(args: Sequence[str]) -> int:
         UserError: the port is in use, or the run lacks the requested weights or cannot predict on new samples.
     """
     options = option_parser().parse_args(list(args))
-    RunDir.open(options.run)  # fails for a wrong path before torch is imported, which is slow
+    RunDir.open(options.run)  # fails for a wrong path before the slow import of torch
     try:
         server = Server((HERE, options.port), Handler)
     except (OSError, OverflowError) as error:
