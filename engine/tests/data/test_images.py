@@ -56,7 +56,7 @@ def test_targets_must_be_whole_numbers():
     mask = np.array([[0, 2], [1, 0]], dtype=np.uint8)
     assert torch.equal(to_targets(Image.fromarray(mask)), torch.tensor([[0, 2], [1, 0]]))
     assert torch.equal(to_targets(torch.tensor([0.0, 2.0])), torch.tensor([0, 2]))
-    with pytest.raises(DataError, match=r"must be classes or labels, got 0\.00784314"):
+    with pytest.raises(DataError, match=r"must be whole numbers, got 0\.00784314"):
         to_targets(v2.functional.to_dtype(v2.functional.to_image(mask), scale=True))
 
     class Scaled(Pictures):
@@ -64,7 +64,7 @@ def test_targets_must_be_whole_numbers():
             images, targets = super().load(split)
             return images, (targets + 1) / 255
 
-    with pytest.raises(DataError, match="must be classes or labels"):
+    with pytest.raises(DataError, match="must be whole numbers"):
         Scaled().setup("fit")
 
 

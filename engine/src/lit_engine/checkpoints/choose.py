@@ -37,7 +37,7 @@ def find_newest_checkpoint(run: RunDir) -> Path:
 
 
 def choose_checkpoint(run: RunDir, which: str = "best") -> Path:
-    """Return a checkpoint of a run. `which` is `best`, `last`, `average`, a path, or the name of a checkpoint file in the run.
+    """Return a checkpoint of a run. `which` is `best`, `last`, `average`, a path, or a checkpoint's file name.
 
     If the run monitors no metric, `best` is the newest checkpoint. `average` contains the mean weights
     of the epochs that the `Checkpoint` callback kept (`keep_last`). The mean is computed and saved when requested.

@@ -406,7 +406,7 @@ class ImageData(SplitData):
         return {number: {"file": str(file)} for number, file in enumerate(self.new.files)}
 
     def transfer_batch_to_device(self, batch: ImageBatch, device: torch.device, dataloader_idx: int) -> ImageBatch:
-        """Read a batch's first index before the transfer, because reading it later would synchronize with the device."""
+        """Read a batch's first index before the transfer, because reading it later would wait for the device."""
         self._first = int(batch.indices[0]) if len(batch.indices) else 0
         if device.type == "cpu":  # looking for tensors to move would take 15 µs
             return batch

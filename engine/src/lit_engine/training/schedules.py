@@ -283,7 +283,7 @@ def steps_of_epochs(trainer: Trainer) -> list[int] | None:
 
 
 def iterate_steps(trainer: Trainer, epochs: Iterable[int], since_start: bool) -> Iterator[dict[str, int]]:
-    """Yield the number of steps after each optimizer step, and also the number of epochs after the last step of an epoch.
+    """After each optimizer step, yield the number of steps and, at the end of an epoch, the number of epochs.
 
     Schedules are stepped at multiples of `frequency`.
 
