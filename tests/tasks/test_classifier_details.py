@@ -20,7 +20,7 @@ def test_class_weights_are_given_by_name():
     for options, message in (
         ({"class_weights": {"nobody": 1.0}}, "there is no class 'nobody'"),
         ({"class_weights": {False: 1.0}}, "there is no class 'False'; put yes, no, on and off in quotes"),
-        ({"class_weights": {first: -1.0}}, "class weights must be finite and not negative, got -1.0, 1.0"),
+        ({"class_weights": {first: -1.0}}, "class weights must be finite and not negative, got -1.0$"),
         ({"class_weights": {first: 2.0}, "loss": FocalLoss()}, "class_weights applies only to the default loss"),
         ({"label_smoothing": 1.5}, r"label_smoothing must be in \[0, 1\], got 1.5"),
         ({"loss": FocalLoss(weight=[1.0, 2.0])}, f"2 weights for {len(NAMES)} classes"),

@@ -21,7 +21,7 @@ def rows(folder):
 def resumed(folder, state):
     """Return a logger resumed from a checkpoint with this state."""
     logger = MetricsCSV(folder)
-    logger.load_state_dict(state)
+    logger.restore_rows(state)
     return logger
 
 
@@ -80,7 +80,7 @@ def test_metrics_of_a_long_epoch_are_written_before_it_ends(tmp_path, monkeypatc
 def test_metrics_logged_before_a_resume_are_dropped(tmp_path):
     logger = MetricsCSV(tmp_path)
     logger.log_metrics({"early": 1.0}, 0)
-    logger.load_state_dict({"rows": 0, "last": []})
+    logger.restore_rows({"rows": 0, "last": []})
     logger.save()
     log(logger, (0, {"loss": 2.0}), (1, {"loss": 1.0}))
     assert rows(tmp_path) == [{"step": 0, "loss": 2.0}, {"step": 1, "loss": 1.0}]
@@ -89,7 +89,7 @@ def test_metrics_logged_before_a_resume_are_dropped(tmp_path):
 def test_a_new_run_overwrites_the_file_and_a_resumed_run_continues_it(tmp_path):
     logger = MetricsCSV(tmp_path)
     log(logger, *((step, {"loss": float(step)}) for step in range(4)))
-    state = logger.state_dict()
+    state = logger.rows_to_restore()
     log(logger, (4, {"loss": 4.0}), (5, {"loss": 5.0}))
     log(resumed(tmp_path, state), (4, {"loss": 40.0}), (5, {"loss": 50.0}))
     expected = [0.0, 1.0, 2.0, 3.0, 40.0, 50.0]
@@ -109,7 +109,7 @@ def test_a_trainer_in_your_own_code_continues_the_file(trainer, tmp_path):
 def test_a_run_resumes_after_a_crash_that_cut_the_last_line_short(tmp_path):
     logger = MetricsCSV(tmp_path)
     log(logger, *((step, {"epoch": 0, "loss": step + 0.125}) for step in range(4)))
-    state = logger.state_dict()
+    state = logger.rows_to_restore()
     log(logger, (4, {"epoch": 0, "loss": 4.125}))
     file = tmp_path / "metrics.csv"
     file.write_bytes(file.read_bytes()[:-9])
@@ -132,12 +132,12 @@ def test_resuming_from_the_validation_at_the_end_of_an_epoch_repeats_no_row(lit)
 def test_resuming_drops_values_logged_after_the_checkpoint(tmp_path):
     logger = MetricsCSV(tmp_path)
     log(logger, (0, {"loss": 1.0}), (4, {"loss": 2.0}))
-    state = logger.state_dict()
+    state = logger.rows_to_restore()
     log(logger, (4, {"val/loss": 3.0}), (8, {"loss": 4.0}))
     again = MetricsCSV(tmp_path)
     again.finalize("success")
     assert rows(tmp_path)[-1] == {"step": 8, "loss": 4.0}  # without training, the file does not change
-    again.load_state_dict(state)
+    again.restore_rows(state)
     log(again, (4, {"val/loss": 5.0}))
     assert rows(tmp_path) == [{"step": 0, "loss": 1.0}, {"step": 4, "loss": 2.0, "val/loss": 5.0}]
 

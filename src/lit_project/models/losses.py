@@ -55,8 +55,8 @@ class WeightedCrossEntropy(nn.CrossEntropyLoss):
     weight: Tensor
 
     def __init__(self, weights: Sequence[float], label_smoothing: float = 0.0) -> None:
-        if not all(0 <= weight < float("inf") for weight in weights):
-            raise ValueError(f"class weights must be finite and not negative, got {', '.join(map(str, weights))}")
+        if wrong := [str(weight) for weight in weights if not 0 <= weight < float("inf")]:
+            raise ValueError(f"class weights must be finite and not negative, got {', '.join(wrong)}")
         super().__init__(label_smoothing=label_smoothing)
         self.register_buffer("weight", torch.tensor(list(weights)), persistent=False)
 

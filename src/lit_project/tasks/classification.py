@@ -49,6 +49,7 @@ class Classifier(Task):
 
     Raises:
         ValueError: there are fewer than two classes, an option does not apply to the loss, or a value is invalid.
+        DataError: `class_weights` contains an unknown class.
     """
 
     def __init__(

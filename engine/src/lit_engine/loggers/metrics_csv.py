@@ -49,12 +49,12 @@ class MetricsCSV(Logger):
         self.step: Callable[[], int] = lambda: 0  # returns the step to use for values logged without a step
         self.experiment: Any = _NoExperiment()
 
-    def state_dict(self) -> dict[str, Any]:
+    def rows_to_restore(self) -> dict[str, Any]:
         """Save the file. Return the number of rows, and the content of the last row, which may still receive values."""
         self.save()
         return {"rows": len(self._rows), "last": self._rows[-1:]}
 
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+    def restore_rows(self, state: Mapping[str, Any] | None) -> None:
         """Read the file of a resumed run without the rows after the checkpoint, because training repeats them.
 
         Raises:

@@ -364,15 +364,15 @@ class Saver(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self.state.save(trainer, checkpoint, self._moment)
         for logger in trainer.loggers:
-            if hasattr(logger, "state_dict"):  # MetricsCSV
-                checkpoint["metrics_csv"] = logger.state_dict()
+            if hasattr(logger, "rows_to_restore"):
+                checkpoint["metrics_csv"] = logger.rows_to_restore()
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         _lightning.reconfigure(trainer, num_sanity_val_steps=0)  # the original run already passed the sanity check
         self.state.load(trainer, checkpoint)
         for logger in trainer.loggers:
-            if hasattr(logger, "load_state_dict") and trainer.state.fn == "fit" and trainer.is_global_zero:
-                logger.load_state_dict(checkpoint.get("metrics_csv"))
+            if hasattr(logger, "restore_rows") and trainer.state.fn == "fit" and trainer.is_global_zero:
+                logger.restore_rows(checkpoint.get("metrics_csv"))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

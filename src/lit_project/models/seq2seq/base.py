@@ -58,7 +58,7 @@ class TokenEmbedding(nn.Embedding):
 
     def __init__(self, size: int, embedding_size: int, max_norm: float | None = None) -> None:
         super().__init__(size, embedding_size, padding_idx=PAD)
-        self.max_norm = max_norm
+        self.limit = max_norm  # not `self.max_norm`, which `nn.Embedding` reads
         # With a variance of 1 / E, a tied output layer initially produces logits with a variance of about 1.
         nn.init.normal_(self.weight, std=embedding_size**-0.5)
         with torch.no_grad():
@@ -67,9 +67,9 @@ class TokenEmbedding(nn.Embedding):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the embeddings `(..., E)` of tokens `(...)`."""
         embedded = super().forward(tokens)
-        if self.max_norm is None:
+        if self.limit is None:
             return embedded
-        return embedded * (self.max_norm / embedded.norm(dim=-1, keepdim=True).clamp(min=self.max_norm))
+        return embedded * (self.limit / embedded.norm(dim=-1, keepdim=True).clamp(min=self.limit))
 
 
 class Seq2Seq(nn.Module):
