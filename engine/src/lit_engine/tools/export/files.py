@@ -17,7 +17,7 @@ from lit_engine.tools.export.parts import Exported, Run, export_forward, get_exa
 from lit_engine.training.task import Task
 
 WRITERS = {"pt2": write_pt2, "onnx": write_onnx}
-MOST = 1e-4  # allowed difference from `predict`. Float32 rounding errors are smaller.
+TOLERANCE = 1e-4  # allowed difference from `predict`. Float32 rounding errors are smaller.
 
 
 class Exporter:
@@ -114,8 +114,8 @@ class Exporter:
             ) from error
         compared = "`predict`" if self.has_exported else "`forward`"
         what = f"differs from {compared} by at most {found.max():.1g} ({made.unit}; {self._samples()} samples)"
-        if not found.max() <= MOST:  # also true for NaN
-            is_random = not self.has_exported and not made.difference(made.parts, *self.seen[0]) <= MOST
+        if not found.max() <= TOLERANCE:  # also true for NaN
+            is_random = not self.has_exported and not made.difference(made.parts, *self.seen[0]) <= TOLERANCE
             why = ", because `forward` draws random numbers: move the sampling to another method" if is_random else ""
             raise UserError(f"{format}: {what}{why}; no file was written")
         if steps := self.preparation.get("eval_transforms"):
