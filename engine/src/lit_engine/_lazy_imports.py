@@ -98,7 +98,7 @@ class _LightningFinder(MetaPathFinder):
 
 @contextmanager
 def _stand_in_for_compiler() -> Iterator[None]:
-    """Swap torch's compiler for a module with the two names Lightning 2.6 needs. Other names import the compiler."""
+    """Swap torch's compiler for a module with the two names Lightning 2.6 needs. Any other name imports it."""
     import torch
 
     if COMPILER in sys.modules:

@@ -131,13 +131,13 @@ def disable_requeue(trainer: Trainer) -> None:
 def save_after_validation(callback: ModelCheckpoint) -> None:
     """Configure a ModelCheckpoint to save after each validation, before a newer value can replace the logged metric.
 
-    The constructor argument is not used, because it would become an option of every subclass. Requires Lightning 1.6+.
+    Accepting the constructor argument would make it an option of every subclass. Requires Lightning 1.6+.
     """
     callback._save_on_train_epoch_end = False
 
 
 class CheckpointInRootDir(ModelCheckpoint):
-    """A ModelCheckpoint that saves to the trainer's default root directory, whatever the folders of the loggers.
+    """A ModelCheckpoint that saves to the trainer's default root directory, regardless of the loggers' folders.
 
     For `fit(ckpt_path="last")`, Lightning searches the folder of the first logger before `setup`. Requires
     Lightning 1.9+.
@@ -567,7 +567,7 @@ def rank() -> int:
 
 
 def set_rank(number: int) -> None:
-    """Set the global rank. On import, Lightning reads the rank from a launcher's variables, even for one process."""
+    """Set the global rank. Lightning reads it from environment variables on import, even for a single process."""
     setattr(rank_zero_only, "rank", number)  # noqa: B010  (mypy does not know the attribute)
 
 

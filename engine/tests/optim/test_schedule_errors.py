@@ -112,7 +112,7 @@ def test_monitor_is_required_for_plateaus_and_rejected_for_other_schedules(error
         Schedule(CosineAnnealingLR, "step", monitor="val/loss"),
         Schedule(torch_schedulers.ReduceLROnPlateau, "epoch"),
     ):
-        assert "ReduceLROnPlateau needs a metric to monitor" in error_of(schedule)
+        assert "set `monitor` only for ReduceLROnPlateau" in error_of(schedule)
 
 
 def test_plateaus_cannot_be_checked_after_each_step(error_of):

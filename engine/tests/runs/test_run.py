@@ -191,7 +191,7 @@ def test_applying_the_patch_to_a_clone_reproduces_the_code_that_ran(tmp_path, gi
         (code / name).unlink()
     assert git("status", "--porcelain") == before
     (code / "a.py").write_text("a" * 1_000_001)
-    assert read_uncommitted_changes(code)[0].startswith(b"The changes are not kept: a patch of 1,0")
+    assert read_uncommitted_changes(code)[0].startswith(b"The changes are not saved: a patch of 1,0")
     monkeypatch.setenv("PATH", "")
     assert read_uncommitted_changes(code)[0].startswith(b"The changes are not known")
 

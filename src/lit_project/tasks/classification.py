@@ -146,7 +146,7 @@ class Classifier(Task):
         return prediction_columns(indices, targets, probabilities, names, self.all_probabilities)
 
     def exported(self, batch: Any) -> "Exported":
-        """Return the function that `export` writes. It maps a batch of inputs to `probabilities`."""
+        """Return the function to export. It maps a batch of inputs to `probabilities`."""
         return exported(self, batch)
 
 

@@ -94,7 +94,7 @@ def prediction_columns(
 
 
 def exported(task: "Classifier", batch: Any) -> "Exported":
-    """Return the function that `export` writes. It maps a batch of inputs to `probabilities`."""
+    """Return the function to export. It maps a batch of inputs to `probabilities`."""
     from lit_engine.tools.export.parts import Exported, Part
 
     name = getattr(batch, "_fields", ("inputs",))[0]

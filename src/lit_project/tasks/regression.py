@@ -182,7 +182,7 @@ class Regressor(Task):
         return rows
 
     def exported(self, batch: Any) -> "Exported":
-        """Return the function that `export` writes. It maps features to predictions in their original units."""
+        """Return the function to export. It maps features to predictions in their original units."""
         from lit_engine.tools.export.parts import Exported, Part
 
         part = Part(self, self.forward, {"features": batch[0]}, ["predictions"])

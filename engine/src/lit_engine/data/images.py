@@ -255,7 +255,7 @@ def check_targets(
 
 
 class Samples(Dataset):
-    """Batches of a dataset of `(image, target)` pairs, whose images are PIL images or tensors `(C, H, W)`."""
+    """Batches from a dataset of `(image, target)` pairs. Images are PIL images or tensors `(C, H, W)`."""
 
     def __init__(self, dataset: Any, input_shape: tuple[int, int, int], num_classes: int, crop: bool = False) -> None:
         self.dataset, self.input_shape, self.num_classes, self.crop = dataset, input_shape, num_classes, crop
@@ -330,7 +330,7 @@ class ImageData(SplitData):
         self.on_device, self.num_workers, self.pin_memory = on_device, num_workers, pin_memory
 
     def setup(self, stage: str) -> None:
-        """Raise DataError if the constructor did not set an attribute, as the model would not receive its value."""
+        """Raise DataError if the constructor did not set an attribute that the model needs."""
         for name in ("class_names", "input_shape", "mean", "std"):
             if not hasattr(self, name):
                 raise DataError(f"{type(self).__name__} must set {name} in its constructor")

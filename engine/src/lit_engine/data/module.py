@@ -370,7 +370,7 @@ def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
 
 
 def _proportional_counts(counts: Tensor, val_size: int) -> Tensor:
-    """Divide `val_size` samples among classes in proportion to their `counts` `(K,)`. Return `(K,)`."""
+    """Divide `val_size` among classes in proportion to `counts` `(K,)`. Return the sizes `(K,)`."""
     size = int(counts.sum())
     held, remainders = counts * val_size // max(1, size), counts * val_size % max(1, size)
     # Classes with the largest remainder get one more sample. Classes that would lose their last training sample are

@@ -67,7 +67,7 @@ class ResumableLoader:
         restores = self._trains and not trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
         self.order = SeededOrder(getattr(loader, name), self.seed, loader.batch_sampler is not None, restores)
         _protect_workers(loader)
-        # A custom `__iter__` may use sampler and dataset freely, so keep both. Persistent workers are only seeded once.
+        # A custom `__iter__` may use the sampler and dataset freely, so keep both. Persistent workers are seeded once.
         self._has_own_iter = type(loader).__iter__ is not DataLoader.__iter__
         if self._has_own_iter:
             replace_loader_parts(loader, persistent_workers=False, _iterator=None)
@@ -105,7 +105,7 @@ class ResumableLoader:
             yield batch
         if not in_hook:
             self.passed = epoch, passes + 1, done
-            # If the loader has no length, Lightning fetches the next batch before each step, which seeds the step.
+            # If the loader has no length, Lightning fetches the next batch before each step. This seeds the step.
             # Before the last step, there is no batch to fetch, so seed this step here.
             seed_everywhere(self.seed, "batch", epoch, done, self.rank)
 

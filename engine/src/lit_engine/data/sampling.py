@@ -37,7 +37,7 @@ def _as_int64(labels: Tensor) -> Tensor:
 
 
 def classes_of(data: Any) -> Tensor | None:
-    """Return the class of each sample `(N,)` in a stored split, or None unless every sample has exactly one class."""
+    """Return each sample's class `(N,)` in a stored split, or None if not all samples have exactly one class."""
     labels = _as_int64(data[-1].cpu()) if isinstance(data, tuple) else labels_of(data)
     single = labels is not None and labels.ndim == 1 and not labels.is_floating_point() and not (labels < 0).any()
     return labels if single else None

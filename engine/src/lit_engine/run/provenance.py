@@ -108,7 +108,7 @@ def read_uncommitted_changes(folder: Path) -> tuple[bytes, list[str]]:
     except (OSError, subprocess.SubprocessError) as error:
         return f"The changes are not known: {error}\n".encode(), []
     if len(diff) > MAX_BYTES:
-        reason = f"The changes are not kept: a patch of {len(diff):,} bytes exceeds the limit of {MAX_BYTES:,}.\n"
+        reason = f"The changes are not saved: a patch of {len(diff):,} bytes exceeds the limit of {MAX_BYTES:,}.\n"
         return reason.encode(), []
     if _hidden:  # mask only added lines, because `git apply` requires that other lines match the files
         lines = diff.split(b"\n")

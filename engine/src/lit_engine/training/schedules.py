@@ -349,7 +349,7 @@ def build_schedulers(
         # This attribute is part of the scheduler's state, so a resumed run can check the length.
         scheduler.planned_length = end if seen.used else None
         if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) != (schedule.monitor is not None):
-            raise UserError(f"{name}: ReduceLROnPlateau needs a metric to monitor, and others must not set one")
+            raise UserError(f"{name}: set `monitor` only for ReduceLROnPlateau, which requires it")
         if schedule.monitor is not None and schedule.interval == "step":
             raise UserError(f"{name}: a schedule that monitors a metric needs interval: epoch")
         config: dict[str, Any] = {

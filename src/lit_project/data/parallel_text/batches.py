@@ -97,7 +97,7 @@ class TokenBatches(EpochBatches):
         return self.parts_of(order, self._own_numbers())
 
     def _own_numbers(self) -> list[int]:
-        """Return the numbers of this process's batches in the order of the epoch. Batches are numbered by length.
+        """Return the indices of this process's batches in the order of the epoch. Batches are indexed by length.
 
         Consecutive batches form a block, which is either one optimizer step or one batch per process. Shuffling
         permutes the blocks.

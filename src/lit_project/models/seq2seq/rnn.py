@@ -159,7 +159,7 @@ class AttentionAfter(RNNDecoder):
 
 
 class LayerWeights(NamedTuple):
-    """The parameters of one RNN layer, in the order of `nn.RNNBase.all_weights`. The G rows belong to all gates."""
+    """The parameters of one RNN layer, in the order of `nn.RNNBase.all_weights`. The G rows contain all gates."""
 
     input_GX: Tensor
     hidden_GH: Tensor

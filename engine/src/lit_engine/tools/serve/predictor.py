@@ -68,7 +68,7 @@ class Predictor:
         elif self.kind == "text":
             fields = '<label>Text <input name="text" required autofocus></label>'
         else:
-            fields = "<label>Content of a file for predict <textarea name=file rows=5 required></textarea></label>"
+            fields = "<label>Content of an input file <textarea name=file rows=5 required></textarea></label>"
         targets = list(getattr(data, "target_names", ()))
         options = {
             "images": "photos" if images else "chart",  # CSS class of images in answers
