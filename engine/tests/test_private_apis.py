@@ -8,6 +8,7 @@ from argparse import ArgumentParser as PlainParser
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import ClassVar
 
 import jsonargparse
@@ -356,7 +357,7 @@ def test_group_options_has_layer_sync_and_replace_setup():
     assert callable(_lightning.destroy_process_group)
 
 
-def test_wrap_again():
+def test_note_trainable_and_wrap_again():
     """In a real run, `configure_ddp` requires a process group."""
 
     class Strategy(DDPStrategy):
@@ -379,6 +380,20 @@ def test_wrap_again():
     second = strategy.model
     _lightning.wrap_again(strategy, module)
     assert strategy.model is second
+    _lightning.note_trainable(strategy, module)
+    strategy.model = module
+    strategy.configure_ddp()
+    third = strategy.model
+    _lightning.wrap_again(strategy, module)  # a hook may already have changed this wrapper
+    assert strategy.model is third
+
+
+def test_restore_buffers():
+    module = nn.BatchNorm1d(2)
+    strategy = SimpleNamespace(model=nn.ModuleList([module]))
+    _lightning.restore_buffers(strategy, module, {"running_mean": torch.tensor([3.0, 4.0])})
+    assert module.running_mean.tolist() == [3, 4]
+    assert not strategy.model.require_forward_param_sync
 
 
 def test_skip_data_summary():

@@ -599,17 +599,36 @@ def group_options(strategy: Any) -> tuple[str, timedelta]:
 destroy_process_group = _destroy_dist_connection
 
 
+def note_trainable(strategy: Any, module: LightningModule) -> None:
+    """Record which parameters are trainable when DDP wraps the module, for use by `wrap_again`."""
+    if isinstance(strategy, DDPStrategy):
+
+        def configure() -> None:
+            type(strategy).configure_ddp(strategy)
+            vars(strategy.model)["trainable"] = [weight.requires_grad for weight in module.parameters()]
+
+        strategy.configure_ddp = configure  # type: ignore[method-assign]
+
+
 def wrap_again(strategy: Any, module: LightningModule) -> None:
     """Wrap the module in a new DistributedDataParallel, if the strategy uses it and the trainable parameters changed.
 
-    DDP only averages gradients of parameters that required gradients when the wrapper was created. Lightning's wrapper
-    does not store which these are, so the first call always wraps the module again.
+    DDP only averages gradients of parameters that required gradients when the wrapper was created. Without a previous
+    call of `note_trainable`, these are unknown, so the first call always wraps the module again.
     """
     now = [weight.requires_grad for weight in module.parameters()]
     if isinstance(strategy, DDPStrategy) and getattr(strategy.model, "trainable", None) != now:
+        note_trainable(strategy, module)
         strategy.model = module
         strategy.configure_ddp()
-        vars(strategy.model)["trainable"] = now
+
+
+def restore_buffers(strategy: Any, module: LightningModule, buffers: dict[str, Tensor]) -> None:
+    """Restore the buffers of this process after DDP has broadcast rank 0's buffers, and prevent another broadcast."""
+    for name, buffer in module.named_buffers():
+        if name in buffers and buffer.shape == buffers[name].shape:
+            buffer.copy_(buffers[name])
+    strategy.model.require_forward_param_sync = False
 
 
 # ------------------------------------------------------------------------------------------------------------ torch

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, LambdaCallback
 from lightning.pytorch.loggers import CSVLogger
 from small_images import Images
 from torch import nn
@@ -56,6 +56,17 @@ def test_a_checkpoint_that_is_saved_after_training_can_be_resumed(trainer, tmp_p
     resumed = trainer(max_epochs=2, callbacks=[Saver()])
     resumed.fit(task(), datamodule=Images(), ckpt_path=tmp_path / "final.ckpt", weights_only=True)
     assert resumed.global_step == 2 * run.global_step
+
+
+def test_a_fit_after_a_test_does_not_start_from_the_tested_checkpoint(trainer, tmp_path):
+    saver, seen = Saver(), []
+    run = trainer(max_epochs=1, callbacks=[saver])
+    run.fit(task(), datamodule=Images())
+    run.save_checkpoint(tmp_path / "final.ckpt")
+    run.test(task(), datamodule=Images(), ckpt_path=tmp_path / "final.ckpt", weights_only=True)
+    look = LambdaCallback(on_train_epoch_start=lambda trainer, module: seen.append({**trainer.callback_metrics}))
+    trainer(max_epochs=1, callbacks=[saver, look]).fit(task(), datamodule=Images())
+    assert seen == [{}]
 
 
 def test_the_last_checkpoint_is_found_even_if_a_logger_has_its_own_folder(trainer, tmp_path):

@@ -4,6 +4,7 @@ import csv
 
 import pytest
 import torch
+from lightning.pytorch.loggers import CSVLogger
 
 from helpers import TINY, classifier
 from lit_engine.checkpoints.callback import Checkpoint
@@ -102,6 +103,24 @@ def test_a_trainer_in_your_own_code_continues_the_file(trainer, tmp_path):
     for epochs in (1, 2):
         saving = {"callbacks": [Saver(), Checkpoint()], "enable_checkpointing": True}
         run = trainer(max_epochs=epochs, logger=MetricsCSV(tmp_path), **saving)
+        run.fit(classifier(), datamodule=Images(), ckpt_path="last", weights_only=True)
+    assert [row["epoch"] for row in rows(tmp_path)] == [0, 1]
+
+
+class Stateful(CSVLogger):
+    """Logger with a state of its own."""
+
+    def state_dict(self):
+        return {"id": 1}
+
+    def load_state_dict(self, state_dict):
+        raise AssertionError
+
+
+def test_other_loggers_may_have_a_state(trainer, tmp_path):
+    for epochs in (1, 2):
+        saving = {"callbacks": [Saver(), Checkpoint()], "enable_checkpointing": True}
+        run = trainer(max_epochs=epochs, logger=[MetricsCSV(tmp_path), Stateful(tmp_path)], **saving)
         run.fit(classifier(), datamodule=Images(), ckpt_path="last", weights_only=True)
     assert [row["epoch"] for row in rows(tmp_path)] == [0, 1]
 

@@ -362,6 +362,10 @@ class Adversarial(Classifier):
         mean = self.all_gather(self.model[1].running_mean)
         self.log("val_distance", (mean[0] - mean[-1]).abs().max())
 
+    def on_train_epoch_end(self):  # each process keeps its own statistics
+        mean = self.all_gather(self.model[1].running_mean)
+        self.log("own_distance", (mean[0] - mean[-1]).abs().max())
+
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
@@ -409,6 +413,7 @@ def test_two_processes_resume_exactly_with_manual_optimization_and_unfrozen_laye
         rows = list(csv.DictReader(file))
     for name in ("distance", "val_distance"):
         assert {float(row[name]) for row in rows if row[name]} == {0.0}
+    assert all(float(row["own_distance"]) > 0 for row in rows if row["own_distance"])
 
 
 def test_a_fork_with_manual_optimization_continues_the_schedule(lit):

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 from torchmetrics import MeanAbsoluteError
 from torchmetrics.classification import (
     BinaryAUROC,
@@ -14,6 +15,7 @@ from torchmetrics.classification import (
     MulticlassROC,
     MultilabelF1Score,
 )
+from torchmetrics.wrappers import MinMaxMetric
 
 from helpers import NAMES, TINY, classifier, linear, same_weights
 from lit_engine.checkpoints.io import read
@@ -109,6 +111,17 @@ def test_a_metric_may_return_a_python_float(trainer):
     assert evaluated(trainer, Bits(metrics=[Fraction(2)]), Images())["test/fraction"] == 1
 
 
+def test_a_metric_may_be_wrapped_and_data_of_unknown_length_may_be_empty(trainer):
+    metrics = {"f1": MinMaxMetric(MultilabelF1Score(2))}
+    assert evaluated(trainer, Bits(metrics=metrics), Images())["test/f1/raw"] == 1
+
+    class Empty(IterableDataset):
+        def __iter__(self):
+            return iter(())
+
+    trainer().test(Bits(metrics=metrics), DataLoader(Empty()))
+
+
 def test_custom_tasks_provide_metric_inputs_and_misuse_causes_an_error(trainer):
     data, f1 = Images(), MultilabelF1Score(2)
     assert evaluated(trainer, Bits(metrics=[f1]), data)["test/multilabel_f1_score"] == 1
@@ -132,6 +145,9 @@ def test_custom_tasks_provide_metric_inputs_and_misuse_causes_an_error(trainer):
     own = Ordinary(linear(), partial(torch.optim.SGD, lr=0.1), NAMES, metrics=[MulticlassAUROC(4)])
     with pytest.raises(UserError, match=r"Ordinary\.test_step does not call self\.evaluate"):
         evaluated(trainer, own, data)
+    own.validation_step = lambda batch, batch_idx: None
+    with pytest.raises(UserError, match=r"Ordinary\.validation_step does not call self\.evaluate"):
+        trainer().validate(own, datamodule=data)
 
     class Broken(MeanAbsoluteError):
         def update(self, preds, target):

@@ -14,11 +14,13 @@ from torch import nn
 from torch.nn import functional as F
 from torchvision.transforms.v2 import RandomCrop, RandomHorizontalFlip
 
-from helpers import SaveAt, batches, classifier, linear
+from helpers import NAMES, SaveAt, batches, classifier, linear
 from lit_engine.errors import UserError
+from lit_engine.training.saver import Saver
 from lit_engine.training.schedules import CosineAnnealingLR, Schedule
 from lit_engine.training.task import Task
 from toy.data import Images
+from toy.tasks import ImageClassifier
 
 
 def state(task):
@@ -40,6 +42,19 @@ def test_random_numbers_after_training_continue_from_before(trainer):
     state = torch.get_rng_state()
     trainer(max_epochs=1).fit(task, datamodule=Images())
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_repeated_evaluations_draw_new_random_numbers(trainer):
+    class Sampling(ImageClassifier):
+        def evaluation_step(self, batch, split):
+            self.drawn = torch.rand(1)
+            return super().evaluation_step(batch, split)
+
+    task, drawn = Sampling(linear(), partial(torch.optim.SGD, lr=0.1), NAMES), []
+    for _ in range(2):
+        trainer(callbacks=[Saver()]).test(task, datamodule=Images())
+        drawn.append(task.drawn)
+    assert drawn[0] != drawn[1]
 
 
 def test_a_training_step_that_does_not_call_step_causes_a_warning(trainer, capsys):

@@ -5,6 +5,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from torch import Tensor
 
 from lit_engine import _lightning
 from lit_engine.data.module import accumulation_schedule
@@ -41,7 +42,9 @@ class ExtraState:
         # Whether each parameter is trainable, and whether each submodule is in train mode, when training starts.
         # Parameters and submodules cannot have the same name.
         self._at_start: dict[str, bool] = {}
-        self._metrics: dict[str, Any] | None = None  # metric states from before the current validation
+        # Metric states and this process's batch norm statistics from before the current validation.
+        self._metrics: dict[str, Any] | None = None
+        self._buffers: dict[str, Tensor] = {}
 
     def prepare(self, trainer: Trainer) -> None:
         """Check the schedules and optimizers of a resumed run before Lightning restores their states."""
@@ -58,9 +61,11 @@ class ExtraState:
 
     def load(self, trainer: Trainer, checkpoint: dict[str, Any]) -> None:
         """Store the checkpoint entries that `start` needs, and restore the metric states."""
+        if trainer.state.fn != "fit":
+            return
         self._loaded = {key: checkpoint[key] for key in KEYS if key in checkpoint}
         shares, (size, rank, _) = checkpoint.get("logged_so_far", []), replicas(trainer)
-        if trainer.state.fn != "fit" or len(shares) != size:
+        if len(shares) != size:
             return
         module = trainer.lightning_module
         self._share = shares[rank]
@@ -129,6 +134,8 @@ class ExtraState:
             weight.requires_grad_(restored.get(name, weight.requires_grad))
         _lightning.wrap_again(trainer.strategy, module)
         _lightning.restore_metric_states(module, self._share.get("states", {}))
+        if buffers := self._share.get("buffers"):
+            _lightning.restore_buffers(trainer.strategy, module, buffers)
         if (changing := accumulation_schedule(trainer)) is not None:
             changing.on_train_epoch_start(trainer)  # Lightning does not call this hook when resuming mid-epoch
         if self._loaded.get("precedes_plateau", False):
@@ -136,19 +143,19 @@ class ExtraState:
         self._loaded, self._share = {}, {}  # a later fit starts without a checkpoint
 
     def start_validation(self, trainer: Trainer) -> None:
-        """Store the metric states, and load rank 0's batch norm statistics, so that validation matches the checkpoint.
-
-        In automatic optimization, DDP itself synchronizes these statistics.
-        """
+        """Store the metric states, and load rank 0's buffers, so that validation matches the checkpoint."""
         module = trainer.lightning_module
         self._metrics = _lightning.metric_states(module)
-        if trainer.world_size > 1 and not module.automatic_optimization:
-            norms = [part for part in module.modules() if isinstance(part, _lightning.BatchNorm)]
-            _lightning.broadcast_all([buffer for part in norms for buffer in part.buffers()])
+        if _has_own_buffers(trainer):
+            self._buffers = _batch_norm_buffers(module)
+            _lightning.restore_buffers(trainer.strategy, module, trainer.strategy.broadcast(self._buffers))
 
-    def end_validation(self) -> None:
-        """Discard the stored metric states."""
+    def end_validation(self, trainer: Trainer) -> None:
+        """Restore this process's buffers, and discard the stored metric states."""
         self._metrics = None
+        if _has_own_buffers(trainer):
+            _lightning.restore_buffers(trainer.strategy, trainer.lightning_module, self._buffers)
+            self._buffers = {}
 
     def keep_end(self, trainer: Trainer, moment: str) -> None:
         """Store the loop counters, because Lightning counts an epoch as complete even if it ends early.
@@ -181,6 +188,8 @@ class ExtraState:
                 share["ended"] = _lightning.logged_metrics(trainer)  # Lightning resets these metrics after saving
             _lightning.set_loop_counters(checkpoint["loops"]["fit_loop"], moment)
         share["combined_loader"] = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader")
+        if _has_own_buffers(trainer):
+            share["buffers"] = self._buffers or _batch_norm_buffers(module)
         checkpoint["logged_so_far"] = all_gathered([share], trainer)
         checkpoint["precedes_plateau"] = moment == "step"
         trainable = _training_state(module) | (_lightning.modes_in_training(trainer) if trainer.validating else {})
@@ -198,3 +207,17 @@ def _training_state(module: LightningModule) -> dict[str, bool]:
     """Return whether each parameter is trainable, and whether each submodule is in train mode."""
     parameters = {name: weight.requires_grad for name, weight in module.named_parameters()}
     return parameters | {name: part.training for name, part in module.named_modules()}
+
+
+def _has_own_buffers(trainer: Trainer) -> bool:
+    """Return whether each process keeps its own batch norm statistics. Otherwise, DDP synchronizes them."""
+    return trainer.world_size > 1 and not trainer.lightning_module.automatic_optimization
+
+
+def _batch_norm_buffers(module: LightningModule) -> dict[str, Tensor]:
+    return {
+        f"{name}.{key}": buffer.cpu().clone()
+        for name, part in module.named_modules()
+        if isinstance(part, _lightning.BatchNorm)
+        for key, buffer in part.named_buffers()
+    }

@@ -42,6 +42,7 @@ class Metrics:
     def __init__(self, given: GivenMetrics | None = None, parts: Sequence[str] = ()) -> None:
         self.parts = parts
         self.named: dict[str, Metric] = {}
+        self.is_updated = False  # not `Metric.update_called`, which wrappers such as MinMaxMetric never set
         self.shapes: list[tuple[int, ...]] = []  # shapes of the last inputs, for error messages
         for name, one in given.items() if isinstance(given, dict) else ((None, one) for one in given or ()):
             metric = one if isinstance(one, Metric) else self._make(one)
@@ -58,6 +59,7 @@ class Metrics:
             return factory(**{size: len(self.parts) for size in SIZES if size in inspect.signature(kind).parameters})
 
     def start(self, task: Any) -> None:
+        self.is_updated = False
         for metric in self.named.values():
             metric.reset()
             # Reduce over replicas only, so that each batch counts once. A metric may contain other metrics.
@@ -65,13 +67,8 @@ class Metrics:
                 if isinstance(part, Metric):
                     part.process_group = replicas(task.trainer).group
 
-    @property
-    def are_updated(self) -> bool:
-        """Whether all metrics have received values since `start`."""
-        return all(metric.update_called for metric in self.named.values())
-
     def update(self, values: Iterable[Any]) -> None:
-        values = list(values)
+        self.is_updated, values = True, list(values)
         self.shapes = [tuple(value.shape) for value in values if isinstance(value, Tensor)]
         for metric in self.named.values():
             with _name_errors(type(metric), self.shapes):

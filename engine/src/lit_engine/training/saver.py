@@ -104,6 +104,7 @@ class Saver(Callback):
         if self._owns_signals:
             self.signals.number = 0  # a signal may have ended an earlier fit
         _lightning.reload_in_same_epochs(trainer)
+        _lightning.note_trainable(trainer.strategy, pl_module)
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         if any(isinstance(one, StochasticWeightAveraging) for one in callbacks):
             raise UserError(
@@ -252,7 +253,7 @@ class Saver(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit":
-            self.state.end_validation()
+            self.state.end_validation(trainer)
 
     def _seed_transfer(self, trainer: Trainer) -> None:
         """Seed the hooks that may augment the next batch on the device. A `ResumableLoader` does this itself."""
@@ -285,7 +286,8 @@ class Saver(Callback):
             self._save_epoch(trainer)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._restore_random_states()  # see `Task.teardown`
+        if stage == "fit":
+            self._restore_random_states()  # see `Task.teardown`
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Add notes that say where the error occurred and how to fix two common errors."""
@@ -397,11 +399,11 @@ def _call_after(hook: Callable[..., Any], look: Callable[[Trainer], None], train
 def _sums(module: LightningModule) -> list[Tensor]:
     """Return the sum of each weight and buffer. The sums show whether the values have changed.
 
-    The buffers of all ranks but 0 are omitted, because checkpoints do not contain them. The weights of FSDP2 models are
-    omitted, because FSDP2 uses copies of them in validation.
+    In automatic optimization, the buffers of all ranks but 0 are omitted, because DDP overwrites them when validation
+    starts. The weights of FSDP2 models are omitted, because FSDP2 uses copies of them in validation.
     """
     weights = () if uses_copies(module) else module.parameters()
-    buffers = module.buffers() if module.global_rank == 0 else ()
+    buffers = module.buffers() if module.global_rank == 0 or not module.automatic_optimization else ()
     tensors = local_shards([*weights, *buffers])
     # torch cannot add float8 numbers
     tensors = [one.float() if one.is_floating_point() and one.itemsize == 1 else one for one in tensors]

@@ -1,6 +1,7 @@
 """Base class for tasks. It builds the optimizer, logs exact means, learning rates and speed, and seeds each step."""
 
 import inspect
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -185,8 +186,9 @@ class Task(_lightning.QuickModule):
         return ""
 
     def teardown(self, stage: str) -> None:
-        """Restore the random states. Otherwise, the next task would have the same weights after each training run."""
-        self._restore_random_states()
+        """Restore the random states after training, so that the next task does not always have the same weights."""
+        if stage == "fit":
+            self._restore_random_states()
 
     def configure_model(self) -> None:
         """Shard the task's submodules if the strategy is `Sharded`."""
@@ -488,8 +490,8 @@ class Task(_lightning.QuickModule):
     def on_validation_epoch_end(self) -> None:
         totals, split = self.evaluated.reduce(self), "test" if self.trainer.testing else "val"
         batches = self.trainer.num_test_batches if self.trainer.testing else self.trainer.num_val_batches
-        if not self._metrics.are_updated and any(batches):
-            name = f"{type(self).__name__}.{split}_step"
+        if self._metrics.named and not self._metrics.is_updated and 0 < sum(batches) < math.inf:
+            name = f"{type(self).__name__}.{'test' if split == 'test' else 'validation'}_step"
             raise UserError(f"model.metrics: {name} does not call self.evaluate: override evaluation_step instead")
         # If `evaluation_step` does not call `step`, only `model.metrics` are logged.
         if totals.count or self._metrics.named:
