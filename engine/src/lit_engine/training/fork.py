@@ -51,8 +51,8 @@ class Fork(Callback):
         self.content = content = read(self.checkpoint)
         if "optimizer_states" not in content:
             raise CheckpointError(f"{self.checkpoint} contains only weights: use --init_from instead of --fork")
-        complete, self.trained = epochs_in(content)
-        epochs, step = complete if self.trained is None else self.trained, content["global_step"]
+        self.finished, self.trained = epochs_in(content)
+        epochs, step = self.finished if self.trained is None else self.trained, content["global_step"]
         path = str(self.parent.path)
         self.origin = {"run": path, "checkpoint": self.checkpoint.name, "epochs": epochs, "step": step}
         self.origin["rows"] = content.get("metrics_csv", {}).get("rows", 0)  # number of copied rows of metrics.csv
@@ -157,9 +157,11 @@ class Fork(Callback):
         if epochs is not None and self.trained is not None and trainer.max_steps <= 0:
             steps = sum(epochs[: self.trained])
         schedules: Any = task.schedules if task and task.schedules else configs
+        # With automatic optimization, the schedules are stepped before the validation at the end of an epoch.
+        whole = self.origin["epochs"] if module.automatic_optimization else self.finished
         saved = [state.get("last_epoch", 0) for state in self.content["lr_schedulers"]]
         for number, (config, schedule) in enumerate(zip(configs, schedules, strict=True)):
-            done, every = steps if config.interval == "step" else self.origin["epochs"], schedule.frequency
+            done, every = steps if config.interval == "step" else whole, schedule.frequency
             if config.interval == "step" and epochs is not None:
                 counts = islice(iterate_steps(trainer, epochs, since_start=schedules is not configs), steps)
                 done, every = sum(one["step"] % every == 0 for one in counts), 1
