@@ -73,7 +73,7 @@ def test_accepts_valid_overlays(validator):
     for overlay in (
         "model: {init_args: {net: {class_path: mine.Wide, init_args: {width: 3}}}}",
         "model: {init_args: {optimizer: AdamW, net: mine.Wide}}",
-        "model: {init_args: {metrics: {f1: MulticlassF1Score}, net: timm.create_model}}",
+        "model: {init_args: {metrics: {f1: MulticlassF1Score}, net: torch.nn.Identity}}",
         "model: {init_args: {net: {init_args: {dropout: 0.5}}}}",
         "data: {init_args: {train_transforms+: [{class_path: RandomCrop}]}}",
         "trainer: {logger: false, strategy: ddp, callbacks: null}",

@@ -66,7 +66,7 @@ def test_a_training_step_that_does_not_call_step_causes_a_warning(trainer, capsy
     task.net = linear()
     run = trainer(max_epochs=1, limit_val_batches=0)
     run.fit(task, datamodule=Images())
-    assert "Ordinary.training_step did not call self.step, so train/loss is missing" in capsys.readouterr().err
+    assert "Ordinary.training_step does not call self.step, so samples are not counted" in capsys.readouterr().err
     assert "train/samples" not in run.callback_metrics
 
 

@@ -513,10 +513,10 @@ class Task(_lightning.QuickModule):
         if count:
             values[f"train/{self.unit}"] = count
             values[f"train/{self.unit}_per_second"] = count / seconds if seconds > 0 else 0.0
-        else:
+        elif self.current_epoch == 0 and self.automatic_optimization:
             warn_once(
-                f"warning: in epoch {self.current_epoch}, {type(self).__name__}.training_step did not call self.step, "
-                "so train/loss is missing, and accumulated gradients are means over batches instead of samples"
+                f"warning: {type(self).__name__}.training_step does not call self.step, so samples are not counted, "
+                "and accumulated gradients are averaged over batches"
             )
         self.log_reduced({**values, **self._rates})
         self._step_plateaus()
