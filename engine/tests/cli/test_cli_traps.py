@@ -22,6 +22,7 @@ def test_values_missing_from_the_data_can_be_set_by_hand_and_are_saved(lit, work
     config = f"fit -c configs/quickstart.yaml {TINY.replace('--data.batch_size=128', '')} --trainer.max_epochs=1"
     fit = lit(config, "--test_after_fit=false --data=blind.Blind --model.mean=[0.25]")
     assert fit.status == 0, fit.err
+    assert "warning: Blind does not set mean and std: set model.mean and model.std" in fit.err
     assert read(fit.run / "checkpoints" / "last.ckpt")["hyper_parameters"]["mean"] == [0.25]
     assert yaml.safe_load((fit.run / "config.yaml").read_text())["model"]["init_args"]["mean"] == [0.25]
 

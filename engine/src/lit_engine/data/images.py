@@ -17,6 +17,7 @@ from lit_engine._lightning import ready_batches
 from lit_engine.data.module import Rows, Split, SplitData, size_of_split, split_by_class
 from lit_engine.data.sampler import seed_step
 from lit_engine.data.sampling import labels_of
+from lit_engine.distributed.processes import warn_once
 from lit_engine.errors import DataError
 
 
@@ -330,10 +331,10 @@ class ImageData(SplitData):
         self.on_device, self.num_workers, self.pin_memory = on_device, num_workers, pin_memory
 
     def setup(self, stage: str) -> None:
-        """Raise DataError if the constructor did not set an attribute that the model needs."""
-        for name in ("class_names", "input_shape", "mean", "std"):
-            if not hasattr(self, name):
-                raise DataError(f"{type(self).__name__} must set {name} in its constructor")
+        """Warn if the model does not receive the mean or standard deviation of the data."""
+        if missing := " and ".join(name for name in ("mean", "std") if not hasattr(self, name)):
+            kind = type(self).__name__
+            warn_once(f"warning: {kind} does not set {missing}: set model.mean and model.std to normalize images")
         super().setup(stage)
 
     def load(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
