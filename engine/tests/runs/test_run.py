@@ -55,6 +55,8 @@ def run(tmp_path):
 def test_name_must_be_a_plain_folder_name(tmp_path, name):
     with pytest.raises(RunError, match="run_name must be a plain folder name"):
         RunDir.create(tmp_path / "runs", "example", name)
+    with pytest.raises(RunError, match="runs_dir must be a local folder, got s3://bucket/runs"):
+        RunDir.create("s3://bucket/runs", "example", name)
     assert list(tmp_path.iterdir()) == []
 
 
