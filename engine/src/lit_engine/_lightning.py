@@ -380,7 +380,7 @@ def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
         counts.update(dict.fromkeys(counts, 0))
     validation.update(dict.fromkeys(validation, min(validation["processed"], 1)))  # see `has_validated`
     validations["current"], validations["is_last_batch"] = dict.fromkeys(validation, 0), False
-    if moment == "epoch":  # Lightning counts the next epoch before calling its start hooks
+    if moment == "epoch":  # Lightning counts an epoch as ready before its start hooks run
         for epochs in (loops["epoch_progress"]["total"], loops["epoch_progress"]["current"]):
             epochs.update(dict.fromkeys(("ready", "started", "completed"), epochs["processed"]))
     for batches in (loops["epoch_loop.batch_progress"]["total"], loops["epoch_loop.batch_progress"]["current"]):
@@ -614,7 +614,7 @@ def wrap_again(strategy: Any, module: LightningModule) -> None:
     """Wrap the module in a new DistributedDataParallel, if the strategy uses it and the trainable parameters changed.
 
     DDP only averages gradients of parameters that required gradients when the wrapper was created. Without a previous
-    call of `note_trainable`, these are unknown, so the first call always wraps the module again.
+    call to `note_trainable`, these are unknown, so the first call always wraps the module again.
     """
     now = [weight.requires_grad for weight in module.parameters()]
     if isinstance(strategy, DDPStrategy) and getattr(strategy.model, "trainable", None) != now:

@@ -97,7 +97,7 @@ def test_bad_or_cross_origin_requests_get_an_error_and_the_server_continues(serv
         form = {"Content-Type": "multipart/form-data; boundary=x"}
         assert post(address, digit, **form) == (
             400,
-            f"send only the bytes: curl --data-binary @FILE {address}/predict",
+            f"send the raw file: curl --data-binary @FILE {address}/predict",
         )
         assert post(f"{address}/elsewhere", digit) == (404, "the available routes are GET / and POST /predict")
         for method, path, status in (

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Calibration(Metric):
-    """Samples, total confidence and correct predictions in 15 confidence bins of equal width (Guo et al., 2017)."""
+    """Sample count, total confidence and number of correct predictions in 15 equal-width bins (Guo et al., 2017)."""
 
     sums: Tensor  # (3, 15)
 
@@ -54,7 +54,7 @@ def accuracies(counts: Tensor, class_names: Sequence[str]) -> dict[str, float]:
 
     Args:
         counts: float64 confusion matrix `(num_classes, num_classes)`, indexed by [target, prediction].
-        class_names: class names in the order of the rows.
+        class_names: class names, in the order of the rows of `counts`.
     """
     correct, samples = counts.diagonal(), counts.sum(dim=1)
     values = {"accuracy": (correct.sum() / counts.sum()).item(), "samples": counts.sum().item()}

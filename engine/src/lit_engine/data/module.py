@@ -349,7 +349,7 @@ def size_of_split(name: str, size: float, samples: int) -> int:
 
 
 def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
-    """Return ascending training and validation indices, `(size - val_size,)` and `(val_size,)`, equal in all runs."""
+    """Return sorted training and validation indices, `(size - val_size,)` and `(val_size,)`, the same in all runs."""
     order = _order(size, val_size)
     return order[val_size:].sort().values, order[:val_size].sort().values
 

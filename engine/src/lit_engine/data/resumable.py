@@ -156,7 +156,7 @@ class SeededOrder:
         self.begin(0, 0, 0, ())
 
     def begin(self, epoch: int, passes: int, start: int, loader: tuple[str, ...]) -> None:
-        """Set the place of the next pass: how many passes of this epoch precede it, and how many batches to skip."""
+        """Set the position of the next pass: how many passes of this epoch precede it, and how many batches to skip."""
         self._epoch, self._passes, self._start, self._loader = epoch, passes, start, loader
 
     def __len__(self) -> int:
@@ -185,7 +185,7 @@ class SeededOrder:
             keys = [key(index) for index in found] if self._yields_batches else key(found)
             if batch >= start:
                 yield keys
-            if length is None:  # an endless sampler draws the next indices only now
+            if length is None:  # an endless sampler draws indices batch by batch
                 seed_cpu(derive(self._seed, "order", self._epoch, batch, *stream))
 
     def seed_pass(self) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ class WandbLogger(LightningWandbLogger):
         }
         if self.record.exists():
             recorded = RunDir(self.folder).read_json("wandb.json", {})
-            options |= {"group": group, "name": name}  # the server keeps values that are not given
+            options |= {"group": group, "name": name}  # the server keeps its value if ours is None
             options |= {key: value for key, value in recorded.items() if value}
         super().__init__(
             save_dir=save_dir,

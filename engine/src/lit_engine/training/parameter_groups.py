@@ -41,7 +41,7 @@ class ParameterGroups:
         layer_decay: ratio of each layer's learning rate to the next layer's rate, usually 0.65 to 0.9 ("discriminative
             fine-tuning", Howard & Ruder 2018). The last layer uses the full rate. This option replaces `groups`. The
             function `layers` finds the layers, such as residual blocks or the blocks of a vision Transformer. Norms and
-            single parameters, such as a position embedding, belong to the layer before them.
+            standalone parameters, such as a position embedding, belong to the layer before them.
         decay_norms_and_biases: whether to apply weight decay to parameters with fewer than two axes, such as biases and
             norm scales. Section 3.1 of "Bag of Tricks for Image Classification" (2019) disables this decay.
 
@@ -105,8 +105,8 @@ class ParameterGroups:
         members: dict[str, list[nn.Parameter]] = {path: [] for path in paths}
         for name, parameter in every.items():
             members[max((path for path in paths if _matches(name, path)), key=len)].append(parameter)
-        # Norms and single parameters are not counted as layers. They use the learning rate of the layer before them.
-        # If no layer precedes them, they use the learning rate of the first layer.
+        # Norms, `downsample` modules and standalone parameters are not counted as layers. They use the learning rate of
+        # the layer before them, or of the first layer if no layer precedes them.
         counted = [
             path not in every and not path.endswith(".downsample") and any(p.ndim > 1 for p in members[path])
             for path in paths

@@ -93,7 +93,7 @@ NOTHING = Hypothesis([], float("-inf"), float("-inf"))
 def _log_probabilities(logits_BV: Tensor, tokens_BT: Tensor, last_B: Tensor, options: Decoding) -> Tensor:
     """Return the log-probabilities of the next token, `(B, V)`. Forbidden tokens have a log-probability of -inf.
 
-    `tokens_BT` contains the previous tokens without BOS. If the logits are not finite, all results are -inf.
+    `tokens_BT` contains the previous tokens without BOS. If a logit is NaN or +inf, all results are -inf.
     """
     scores_BV = at_least_float32(logits_BV).log_softmax(dim=-1).nan_to_num_(nan=float("-inf"), neginf=float("-inf"))
     scores_BV[:, PAD] = scores_BV[:, BOS] = float("-inf")  # Indexing with a list would synchronize with the device.
@@ -114,9 +114,9 @@ def _best_continuations(totals_BK: Tensor, scores_RV: Tensor, count: int) -> tup
     """Return the best continuations of each sentence, as their total log-probabilities, rows and tokens, `(B, C)` each.
 
     Args:
-        totals_BK: log-probabilities of the K hypotheses of each sentence, in the order of the rows.
+        totals_BK: log-probabilities of each sentence's K hypotheses, in the same order as the rows of `scores_RV`.
         scores_RV: log-probabilities of the next token, which are changed in place. R is B × K.
-        count: number of continuations per sentence, if there are as many.
+        count: maximum number of continuations per sentence.
     """
     (sentences, width), vocabulary = totals_BK.shape, scores_RV.shape[1]
     all_BN = scores_RV.add_(totals_BK.view(-1, 1)).view(sentences, width * vocabulary)

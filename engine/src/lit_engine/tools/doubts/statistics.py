@@ -17,8 +17,8 @@ def find_label_errors(probabilities: Floats, labels: Integers) -> tuple[Integers
     """Rank samples by the probability of their label, and estimate the number of errors using confident learning.
 
     Class k is a candidate for a sample if the sample's probability of k is at least the mean probability of k over all
-    samples labelled k. A sample counts as an error if its label is neither the most probable class nor the most
-    probable candidate (Northcutt et al., 2021). cleanlab calls this method `low_self_confidence`.
+    samples labelled k. A sample with a candidate counts as an error if its label is neither the most probable class
+    nor the most probable candidate (Northcutt et al., 2021). cleanlab calls this method `low_self_confidence`.
 
     Args:
         probabilities: probabilities `(N, K)`, each predicted by a model that was not trained on the sample.

@@ -1,4 +1,4 @@
-"""Defines which functions a task exports, and how the outputs of the files are compared with `predict`."""
+"""Defines which functions a task exports, and how the exported files are compared with `predict`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

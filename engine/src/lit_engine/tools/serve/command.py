@@ -57,7 +57,7 @@ def serve(args: Sequence[str]) -> int:
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            print("ended")
+            print("stopped")
     return 0
 
 
@@ -104,7 +104,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path != "/predict":
             self.send_error(404, ROUTES)
         elif self.headers.get_content_type() == "multipart/form-data":
-            self.send_error(400, f"send only the bytes: curl --data-binary @FILE http://{self.headers['Host']}/predict")
+            self.send_error(400, f"send the raw file: curl --data-binary @FILE http://{self.headers['Host']}/predict")
         else:
             self._answer(sample)
 

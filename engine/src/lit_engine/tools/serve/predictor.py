@@ -161,7 +161,7 @@ def _field(name: str, column: float | list[str], needed: str = "") -> str:
     """Return a menu of a column's words, or a number input preset to the mean, with `needed` as an attribute."""
     name = escape(name)
     if isinstance(column, list):
-        # without `value`, browsers would submit the text with different spaces and line breaks
+        # without `value`, browsers would submit the text with its whitespace collapsed
         words = [f'<option value="{escape(word)}">{escape(word)}' for word in column]
         return f'<label>{name} <select name="{name}">{"".join(words)}</select></label>'
     return f'<label>{name} <input name="{name}" value="{column:.7g}" type="number" step="any"{needed}></label>'
