@@ -87,6 +87,6 @@ class CSV(TabularData):
         self.file = file
 
     def inputs(self, split: Split) -> dict[int, dict[str, str]]:
-        """Return each sample's line number and cells for `PredictionTable`, keyed by its row in the file."""
+        """Return each sample's line number and cells for `PredictionTable`, keyed by row number."""
         rows = CSVFile(self.file, self.delimiter).inputs()
         return {row: rows[row] for row in super().inputs(split)}

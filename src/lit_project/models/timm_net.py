@@ -17,8 +17,8 @@ class TimmNet(nn.Module):
         input_shape: shape `(C, H, W)` of one image; set from the data.
         num_classes: number of classes K; set from the data.
         pretrained: download timm's weights as initial weights, unless the weights come from a checkpoint.
-        options: further arguments, such as `drop_rate`. If a model needs `img_size`, the size is set from the data. Set
-            `img_size` here if transforms crop the images. With `pretrained`, set the data's `mean` and `std` to the
+        options: other arguments of `create_model`, such as `drop_rate`. If a model needs `img_size`, it is set from the
+            data. Set it here if transforms crop the images. With `pretrained`, set the data's `mean` and `std` to the
             values in `timm.get_pretrained_cfg(model_name)`, which are 0.5 for many ViTs.
 
     Raises:

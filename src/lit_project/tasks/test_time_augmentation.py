@@ -39,6 +39,6 @@ def mean_logits(net: Callable[[Tensor], Tensor], images: Tensor, flips: Sequence
     """Return the log of the mean probabilities over all `views`, `(B, K)`. If there is one view, return its logits."""
     if not flips and not shift:
         return at_least_float32(net(images))
-    # With CUDA graphs, the next call overwrites the logits, so use them first.
+    # With CUDA graphs, the next call overwrites the logits, so process each view before calling `net` again.
     logs = [at_least_float32(net(view)).log_softmax(dim=1) for view in views(images, flips, shift)]
     return torch.stack(logs).logsumexp(dim=0) - math.log(len(logs))

@@ -111,7 +111,7 @@ def _without_dots(option: str, value: str | None) -> list[tuple[str, str | None]
 
 
 def _config(file: str, is_first: bool) -> list[str]:
-    """Return the options that pass a config file, or the text of a config, to the parser."""
+    """Return the `--config` options for a config file or the text of a config."""
     content = content_of(file)
     if content is None:
         return [f"{CONFIG}={file}"]

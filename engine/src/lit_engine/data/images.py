@@ -443,7 +443,7 @@ class DatasetImages(ImageData):
     `targets`, as torchvision datasets do. Without a test split, only `fit` and `validate` work.
 
     Args:
-        train: training samples. Held-out samples share their transforms, so use `train_transforms` for augmentation.
+        train: training samples. Held-out samples use the same transforms, so augment with `train_transforms`.
         val: validation samples.
         test: test samples.
         val_size: number of validation samples if `val` is omitted. Values below 1 are fractions of non-test samples.

@@ -317,7 +317,7 @@ class SplitData(LightningDataModule):
         if training and "position" in state_dict:
             if trainer.train_dataloader is None:
                 self._resume = state_dict
-            else:  # a schedule queried the length of the run before the strategy restored the state
+            else:  # a schedule queried the length of the run, which created the loader
                 trainer.train_dataloader.load_state_dict(state_dict)
 
 

@@ -62,7 +62,7 @@ class ResumableLoader:
         self.loader, self.dataset = loader, loader.dataset
         self.trainer, self._trains = trainer, trainer.training
         self.seed, self.rank = global_seed(), replicas(trainer).rank
-        self.passed = (-1, 0, 0)  # epoch, and the passes and batches completed by the end of the last pass
+        self.passed = (-1, 0, 0)  # at the end of the last pass: epoch, number of passes, number of batches
         name = "sampler" if loader.batch_sampler is None else "batch_sampler"
         restores = self._trains and not trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
         self.order = SeededOrder(getattr(loader, name), self.seed, loader.batch_sampler is not None, restores)

@@ -87,7 +87,7 @@ def _ref(name: str) -> dict[str, Any]:
 
 
 class SchemaBuilder(ParserJsonschema):
-    """A builder of schemas whose objects have a class_path. Without one, arguments of any valid class are accepted."""
+    """Schema builder for objects with a class_path. If it is omitted, the arguments of any valid class are accepted."""
 
     def __init__(self) -> None:
         super().__init__()

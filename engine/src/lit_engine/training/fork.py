@@ -111,7 +111,7 @@ class Fork(Callback):
             UserError: if no steps are left to train.
         """
         content = self.content
-        saved = [state for state in content["optimizer_states"] if state]  # empty if there is no optimizer
+        saved = [state for state in content["optimizer_states"] if state]  # the state is empty if there is no optimizer
         epochs, step = self.origin["epochs"], self.origin["step"]
         place = f"{self.checkpoint} after {epochs} epoch{'s' * (epochs != 1)} ({step} steps)"
         if 0 < (trainer.max_epochs or 0) <= epochs or 0 < trainer.max_steps <= step:

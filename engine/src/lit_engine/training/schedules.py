@@ -1,4 +1,4 @@
-"""Optimizers and learning rate schedules. Several schedules can be combined. Most schedules end with the run."""
+"""Optimizers and learning rate schedules. Several schedules can be combined. Most adapt to the length of the run."""
 
 import math
 import re

@@ -58,8 +58,8 @@ class Task(_lightning.QuickModule):
     The example logs `train/loss`, `train/accuracy`, `val/loss` and `val/accuracy` at the end of each epoch. The values
     are exact means over all samples on all processes. It also logs `train/samples_per_second` and the learning rate of
     each parameter group (`lr`, or `lr/NAME` if there are several groups). To log more in an evaluation, override
-    `evaluation_start` and `evaluation_metrics`. The argument `split` is `val` or `test`. `predict_step` returns columns
-    of the prediction table. Hooks that you override must call `super()`.
+    `evaluation_start` and `evaluation_metrics`. In all methods, `split` is `val` or `test`. `predict_step` returns
+    columns of the prediction table. Hooks that you override must call `super()`.
 
         def training_step(self, batch, batch_idx):
             logits = self(batch.images)

@@ -69,7 +69,7 @@ class FromFiles(Seq2Seq):
         self.runs, self.shared = runs, shared
 
     def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
-        """Run the exported encoder. `final` contains the initial decoder state."""
+        """Run the exported encoder. `Memory.final` is the initial decoder state."""
         found = self.runs["encoder"](source_BS)
         return Memory(*found[: self.shared])._replace(final=tuple(found[self.shared :]))
 

@@ -53,7 +53,7 @@ class Outcome:
 
 
 def mcnemar(a: Sequence[bool] | Floats, b: Sequence[bool] | Floats) -> Outcome:
-    """Test whether two models are right equally often, using an exact binomial test on samples that only one got right.
+    """Test whether two models are equally accurate, using an exact binomial test on samples that only one got right.
 
     The interval is the adjusted Wald interval for paired proportions (Bonett & Price 2012).
     """

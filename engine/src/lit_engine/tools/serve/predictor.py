@@ -88,7 +88,7 @@ class Predictor:
     def answer(self, sample: bytes) -> dict[str, Any]:
         """Return `rows` of predictions for an image file, a table or text. The task's `answer_text` handles text.
 
-        For image files, `input` is a data URL of the image that the network receives.
+        For an image file, also return `input`, a data URL of the image that the network receives.
 
         Raises:
             UserError: the sample is empty or cannot be read.
@@ -158,7 +158,7 @@ def _columns(data: Any) -> dict[str, float | list[str]]:
 
 
 def _field(name: str, column: float | list[str], needed: str = "") -> str:
-    """Return a menu of a column's words, or a number input preset to the mean, with `needed` as an attribute."""
+    """Return a menu of a column's words, or a number input with the attribute `needed`, preset to the mean."""
     name = escape(name)
     if isinstance(column, list):
         # without `value`, browsers would submit the text with its whitespace collapsed
