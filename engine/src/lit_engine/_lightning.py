@@ -187,11 +187,12 @@ class QuickModule(LightningModule):
 
 
 def keep_random_states() -> Callable[[], None]:
-    """Return a function that restores the current states of all global random generators. Requires Lightning 2.0+.
+    """Return a function that restores the current states of the CPU's random generators. Requires Lightning 2.0+.
 
-    Lightning's public `isolate_rng` is a context manager, which cannot be copied with the task that stores it.
+    Lightning's public `isolate_rng` is a context manager, which cannot be copied with the task that stores it. Reading
+    the states on GPUs would allocate memory on each GPU.
     """
-    return partial(_set_rng_states, _collect_rng_states())
+    return partial(_set_rng_states, _collect_rng_states(include_cuda=False))
 
 
 def scales_loss(trainer: Trainer) -> bool:
