@@ -36,8 +36,8 @@ setup: $(INSTALLED)
 
 demo: $(INSTALLED)
 	@name=demo-$$(date +%Y-%m-%d_%H-%M-%S) && \
-	$(BIN)/lit-project fit -c configs/quickstart.yaml --run_name $$name && \
-	$(BIN)/lit-project predict --run runs/quickstart/$$name
+	$(BIN)/lit-project fit quickstart --name $$name && \
+	$(BIN)/lit-project predict runs/quickstart/$$name
 
 # Slow tests, and tests that need the archives, run only on request.
 test: ONLY = not slow

@@ -43,7 +43,7 @@ def main() -> None:
             print(f"wrote {path}")
             written.append(path)
     format_code([str(path) for path in written if path.suffix == ".py"])
-    print(f"train it:    {package.replace('_', '-')} fit -c configs/{options.name}.yaml")
+    print(f"train it:    {package.replace('_', '-')} fit {options.name}")
     print(f"test it:     pytest tests/test_{options.name}.py")
     for path in written:
         for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), start=1):

@@ -35,7 +35,7 @@ def project(made, tmp_path_factory):
         done = new_task(project, f"tried_{kind}", "--kind", kind)
         assert done.returncode == 0, done.stderr
         assert f"wrote configs/tried_{kind}.yaml" in done.stdout
-        assert f"kite-lab fit -c configs/tried_{kind}.yaml" in done.stdout
+        assert f"kite-lab fit tried_{kind}" in done.stdout
         assert re.search(rf"^edit next:   configs/tried_{kind}\.yaml:\d+: .*yours", done.stdout, re.MULTILINE)
     commit(project)
     return project
