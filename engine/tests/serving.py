@@ -30,7 +30,7 @@ def serving(lit, monkeypatch):
         monkeypatch.setattr(ThreadingHTTPServer, "serve_forever", until_asked)
         result = lit("serve --port 0", *args)
         assert result.status == 0, result.err
-        assert result.out.endswith(" (Ctrl-C to stop)\nended\n")
+        assert result.out.endswith(" (Ctrl-C to stop)\nstopped\n")
         return result
 
     return run
