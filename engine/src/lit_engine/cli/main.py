@@ -126,7 +126,7 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
     if "" in sys.path and os.getcwd() not in sys.path:  # the parser changes the working directory
         sys.path.insert(sys.path.index("") + 1, os.getcwd())
     quiet_lightning()
-    commands, frozen = all_commands(project), gc.get_freeze_count()
+    commands = all_commands(project)
     try:
         args = expand(project, args)
         if args and args[0] in commands:
@@ -150,8 +150,9 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
         print(f"error: {message}", file=sys.stderr)
         return 2
     finally:
-        if not frozen:
+        if _frozen:
             gc.unfreeze()  # a notebook that calls `main` must be able to free its objects
+            _frozen.clear()
 
 
 def _information(project: Project, args: Sequence[str]) -> str:
@@ -189,6 +190,9 @@ def all_commands(project: Project) -> dict[str, str]:
     return {**tools, **own}
 
 
+_frozen: list[str] = []  # modules whose objects `_import_quickly` has excluded from garbage collection
+
+
 def _import_quickly(name: str) -> ModuleType:
     """Import a module. To save time, the many objects that the import creates are excluded from garbage collection."""
     if name not in sys.modules:
@@ -197,7 +201,9 @@ def _import_quickly(name: str) -> ModuleType:
         try:
             import_module(name)
         finally:
-            gc.freeze()
+            if not gc.get_freeze_count():  # otherwise, the caller freezes objects itself
+                gc.freeze()
+                _frozen.append(name)
             gc.enable()
     return sys.modules[name]
 
