@@ -515,7 +515,7 @@ def test_values_that_cannot_be_columns_in_every_batch_are_saved_unchanged(lit):
 
 
 class Colliding(Mean):
-    """Module with attributes that are named like those of a task."""
+    """Module whose attributes have the same names as attributes of `Task`."""
 
     def __init__(self):
         super().__init__()

@@ -87,7 +87,7 @@ class TokenBatches(EpochBatches):
         longest = np.maximum(self.lengths_source, self.lengths_target)[self._sort(0)]
         bounds = [*range(0, size, batch_size), size] if batch_size else _cut(longest.tolist(), limit)
         self.bounds = _divisible(bounds, self.num_replicas)  # boundaries of the batches in the sorted pairs
-        # The base class compares these two values with those of a checkpoint.
+        # `Loader` saves these two values, and compares them when a run resumes.
         self.together = self.step = limit * self.num_replicas  # number of tokens or pairs
         if batch_tokens or self.parts > 1:  # Otherwise, `batch_size` has the same effect as `global_batch_size`.
             self.step = f"{limit} × {self.num_replicas} × {self.parts // self.num_replicas}"
