@@ -1,0 +1,134 @@
+"""Optional attributes and methods of your own classes that the library uses.
+
+All of them are optional and independent of each other, and no base class is needed. `Task`, `ImageData` and
+`TabularData` already define some of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from lit_engine.tools.export.parts import Exported
+
+
+class ModuleExtensions(Protocol):
+    """Members of a LightningModule."""
+
+    net: nn.Module
+    """The network. The first lines of a run report its class, and `Task` sets its memory format and compiles it."""
+
+    class_names: Sequence[str]
+    """Names of the classes in figures and in the names of metrics."""
+
+    headline_metrics: Sequence[str]
+    """Metrics without the prefix `val/` for progress lines and learning curves. The last one is the main metric."""
+
+    unit: str
+    """What `step` counts, such as `tokens`. The default is `samples`."""
+
+    accumulate: int
+    """Number of micro-batches per optimizer step in manual optimization."""
+
+    untrained: ClassVar[Mapping[str, Any]]
+    """Constructor arguments that are replaced by these values when loading weights only, such as the optimizer."""
+
+    confusion_matrix: Tensor | None
+    """Counts `(K, K)` of the last evaluation as `[target, prediction]`, which `Figures` draws."""
+
+    all_probabilities: bool
+    """Set to True by `--probabilities`, to make `predict_step` return the probability of each class."""
+
+    def exported(self, batch: Any) -> "Exported":
+        """Return the functions to export and how to compare them with `predict`. The default is `forward`."""
+        ...
+
+    def answer_text(self, text: str) -> Mapping[str, Any] | str:
+        """Return the prediction for a text that was entered in the page of `serve`."""
+        ...
+
+    def meaningless_weights(self, hyper_parameters: Mapping[str, Any]) -> Sequence[str]:
+        """Return the names of weights that `--init_from` must not copy, such as embeddings of a different vocabulary.
+
+        Args:
+            hyper_parameters: the hyperparameters in the checkpoint.
+        """
+        ...
+
+
+class NetExtensions(Protocol):
+    """Members of a network (`nn.Module`)."""
+
+    checkpoint_arguments: ClassVar[Mapping[str, Any]]
+    """Constructor arguments to replace if a checkpoint contains the weights, such as `{"pretrained": False}`."""
+
+    pretrained: str | None
+    """A report of the pretrained weights, which is printed at the start of a run."""
+
+    def blocks(self) -> Sequence[nn.Module]:
+        """Return the modules that `checkpoint_blocks` recomputes, and that `fsdp2` gathers one at a time."""
+        ...
+
+    def tensor_parallel_plan(self) -> Mapping[str, Any]:
+        """Map the names of layers to the `ParallelStyle` that splits them in tensor parallelism."""
+        ...
+
+
+class DataExtensions(Protocol):
+    """Members of a LightningDataModule. `links` can pass any attribute to the model, such as `num_classes`."""
+
+    predicts_on: Literal["images", "table"]
+    """The option of `predict` that this data module supports. `serve` uses it, too."""
+
+    def predict_from(self, path: Any) -> Mapping[int, Mapping[str, str]]:
+        """Make `predict_dataloader` read new samples, and map each sample's index to the first columns of its row."""
+        ...
+
+    def inputs(self, split: Literal["train", "val", "test"]) -> Mapping[int, Mapping[str, str]]:
+        """Map the index of each sample in a split to columns that describe it, such as its file or text."""
+        ...
+
+    def has_split(self, split: Literal["train", "val", "test"]) -> bool:
+        """Return whether a split exists. `test_after_fit` has no effect without a test split."""
+        ...
+
+    def describe_preparation(self) -> Mapping[str, Any]:
+        """Return JSON data that describes how inputs are prepared, for the files that `export` writes."""
+        ...
+
+
+class DatasetExtensions(Protocol):
+    """Members of a dataset (`draws`) or of its transforms (`set_random_seed`)."""
+
+    draws: bool
+    """False if loading samples uses no random numbers, so that `SplitData` need not seed them for each batch."""
+
+    def set_random_seed(self, seed: int) -> None:
+        """Seed a transform's own generator. It is called before each batch for transforms that a dataset stores."""
+        ...
+
+
+class LoggerExtensions(Protocol):
+    """Members of a logger."""
+
+    description: Mapping[str, Any]
+    """Set to the config of the run, with its provenance under the key `provenance`."""
+
+    command: str
+    """Set to the command that creates the run, such as `fit`."""
+
+    monitor: tuple[str, str] | None
+    """Set to the metric that selects the best checkpoint, and its mode (`min` or `max`)."""
+
+    def finish(self, status: int) -> None:
+        """Finish logging. The exit status is 0 if the command succeeded."""
+        ...
+
+    def log_image(self, key: str, images: Sequence[str], step: int) -> None:
+        """Log a figure from the path of its PNG file. Not called if `experiment` has `add_figure` (TensorBoard)."""
+        ...
+
+    def log_table(self, key: str, columns: Sequence[str], data: Sequence[Sequence[Any]], step: int) -> None:
+        """Log a table, such as the first rows of the predictions."""
+        ...
