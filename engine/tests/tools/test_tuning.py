@@ -12,6 +12,7 @@ from torch import nn
 from helpers import TINY
 from lit_engine.callbacks.freezing import Unfreezing
 from lit_engine.run.directory import RunDir
+from lit_engine.tools import lr_finder
 from lit_engine.tools.lr_finder import find, find_steepest_rate
 from lit_engine.training.parameter_groups import Group, ParameterGroups
 from toy.data import Digits
@@ -107,6 +108,12 @@ def test_find_batch_size_stops_at_the_number_of_samples(lit, monkeypatch):
     assert "suggested: --data.batch_size=1024 (" in result.out  # 1,257 training samples
     assert any("succeeded" in message for message in messages)
     assert not [message for message in messages if "will continue" in message or "weights_only" in message]
+
+
+def test_find_batch_size_suggests_only_sizes_that_it_has_tried(lit, monkeypatch):
+    monkeypatch.setattr(lr_finder, "LARGEST", 512)
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} --find batch_size")
+    assert "suggested: --data.batch_size=512 (" in result.out
 
 
 def test_find_batch_size_halves_a_size_that_does_not_fit(lit, monkeypatch):

@@ -153,12 +153,12 @@ def _find_batch_size(options: Namespace, trainer: Trainer, model: LightningModul
         raise UserError(f"{type(owner).__name__} has no batch_size to tune: set batch_size (not global_batch_size)")
     if hasattr(datamodule, "drop_last"):
         datamodule.drop_last = False  # a batch size above the number of samples would yield no batches
-    tuner = Tuner(trainer)  # the tuner never tries `max_val` itself
+    tuner = Tuner(trainer)  # the tuner never tries `max_val` itself, but may return larger sizes
     limit = tuner.scale_batch_size(model, datamodule=datamodule, mode="power", init_val=before, max_val=LARGEST + 1)
     loader = trainer.train_dataloader
     samples: Any = getattr(loader, "samples", getattr(loader, "dataset", None))
     size = len(samples) if hasattr(samples, "__len__") else LARGEST
-    found = before * 2 ** int(math.log2(max(min(limit or before, size) / before, 1)))
+    found = before * 2 ** int(math.log2(max(min(limit or before, size, LARGEST) / before, 1)))
     why = f"the largest of {before}, {2 * before}… that fits in memory, up to {LARGEST:,} and the number of samples"
     if limit is not None and limit < before:  # Lightning halves a size that does not fit, and starts with at most 8192
         found, why = limit, why.replace(f"{2 * before}…", f"{before // 2}…")
