@@ -22,7 +22,7 @@ from lit_engine.data.sampler import seed_cpu
 from lit_engine.errors import CheckpointError
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
-from lit_engine.training.plain import OwnData, adds_weights_later, complete_prediction, seed_data_hooks
+from lit_engine.training.plain import OwnData, adds_weights_later, complete_prediction, replace, seed_data_hooks
 from lit_engine.training.task import Task, load_module
 
 
@@ -120,4 +120,5 @@ def load_for_prediction(
             if not str(error).startswith("Error(s) in loading state_dict for "):
                 raise
             raise CheckpointError(f"{checkpoint}: {error}") from error
+    replace(cli.model, "setup", lambda stage=None: None)  # calling it again could replace the layers
     return cli.model.eval(), cli.datamodule, cli.trainer

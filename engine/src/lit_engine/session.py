@@ -52,7 +52,7 @@ from lit_engine.run.options import iterate_changes
 from lit_engine.run.provenance import hide, provenance, versions
 from lit_engine.training.fork import Fork, use_trained_weights
 from lit_engine.training.layout import warn_of_emulation
-from lit_engine.training.plain import adds_weights_later, complete_prediction, complete_validation
+from lit_engine.training.plain import adds_weights_later, complete_prediction
 from lit_engine.training.saver import Saver
 from lit_engine.training.signals import Interrupted, Signals
 from lit_engine.training.task import Task
@@ -257,8 +257,6 @@ class Session:
     def evaluate(self) -> None:
         """Validate or test the checkpoint, or the initial weights if there is none."""
         trainer, model, datamodule = self.prepare()
-        if self.command == "validate":
-            complete_validation(datamodule)
         self._score(self.command, trainer, model, datamodule)
 
     def predict(self) -> None:

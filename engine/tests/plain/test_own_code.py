@@ -27,11 +27,11 @@ from helpers import differences
 from lit_engine.checkpoints.callback import Checkpoint
 from lit_engine.checkpoints.io import read
 from lit_engine.errors import UserError
-from lit_engine.load import load_model
+from lit_engine.load import load_data, load_model
 from lit_engine.run.directory import RunDir
 from lit_engine.tools.export.parts import name_tensors
 from lit_engine.tools.runs.reading import Run, lower_is_better
-from lit_engine.training.plain import complete_validation, seed_data_hooks
+from lit_engine.training.plain import seed_data_hooks
 
 DATA = "--data metric_objects.Data --trainer.log_every_n_steps=3 --epochs 2"
 BATCHES = 10  # per epoch
@@ -617,7 +617,6 @@ def test_methods_of_modules_and_data_can_be_pickled_for_spawned_workers():
     data, module = Collating(), Simple()
     seed_data_hooks(data, 0)
     seed_data_hooks(module, 0)
-    complete_validation(data)
     data.trainer = lambda: None  # cannot be pickled
     for one in (pickle.loads(pickle.dumps(data.collate)).__self__, copy.deepcopy(data)):
         assert one.trainer is None
@@ -758,6 +757,7 @@ def test_validate_can_use_a_split_that_setup_creates_only_for_fit(lit, data):
     assert done.status == 0, done.err
     sections = json.loads((run / "metrics.json").read_text())
     assert sections["validate"]["val_loss"] == pytest.approx(sections["fit"]["val_loss"])
+    assert len(load_data(RunDir(run), "validate").val_dataloader()) > 0
 
 
 def test_a_test_that_fails_prints_no_training_metrics(lit):

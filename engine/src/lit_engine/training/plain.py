@@ -3,7 +3,6 @@
 import copyreg
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from copy import deepcopy
 from functools import update_wrapper
 from typing import Any
 
@@ -151,41 +150,29 @@ def call_after_setup(module: LightningModule, function: Callable[[], None]) -> N
     vars(module)["setup"] = setup_and_call
 
 
-def keep_weights(module: LightningModule) -> None:
-    """Keep the weights in all calls to the module's `setup` but the next one, because `setup` may create new layers."""
-    if overrides(module, "setup"):
-        call_after_setup(module, lambda: _restore_after_setup(module))
-
-
-def _restore_after_setup(module: LightningModule) -> None:
-    setup = module.setup
-
-    def setup_and_restore(stage: Any = None) -> None:
-        weights = deepcopy(module.state_dict())  # `setup` may also change the weights in place
-        setup(stage)
-        # Also restore the dtype and device of the weights. A task keeps the memory format that `setup` chose.
-        module.load_state_dict(weights, strict=False, assign=not isinstance(module, Task))
-
-    replace(module, "setup", setup_and_restore)
-
-
 def seed_data_hooks(owner: LightningModule | LightningDataModule, seed: int) -> None:
     """Seed each call to `setup` and the dataloader methods, so that all commands create the same random splits.
 
     A loader that is reloaded every n epochs gets a new seed each time, which is the same in a resumed run.
+
+    As in Lightning's examples, `setup` may create the validation split only for `fit`, so it is always created as in
+    `fit`. Without a `predict_dataloader`, `predict` uses the test split.
     """
-    if isinstance(owner, Task | SplitData):  # their splits have their own generators
-        return
+    loaders = [name for name in LOADERS if getattr(type(owner), name) is not getattr(LightningModule, name)]
+    if isinstance(owner, SplitData) or (isinstance(owner, Task) and not loaders):
+        return  # their splits have their own generators
     setup = owner.setup
+    stages = {"validate": "fit"} if "val_dataloader" in loaders else {}
+    if "test_dataloader" in loaders and "predict_dataloader" not in loaders:
+        stages["predict"] = "test"
 
     def seeded_setup(stage: Any = None) -> None:
         seed_everywhere(seed, "setup", type(owner).__name__)
-        setup(stage)
+        setup(stages.get(stage, stage))
 
     replace(owner, "setup", seeded_setup)
-    for name in LOADERS:
-        if getattr(type(owner), name) is not getattr(LightningModule, name):
-            _seed_loader(owner, name, seed)
+    for name in loaders:
+        _seed_loader(owner, name, seed)
     if isinstance(owner, LightningDataModule):
         copyreg.pickle(type(owner), reduce_without_trainer)
 
@@ -221,35 +208,11 @@ def adds_weights_later(module: LightningModule, callbacks: Iterable[Callback] = 
     return any(kind.setup is not Callback.setup for kind in kinds)
 
 
-def set_up_again(data: LightningDataModule, stage: str) -> None:
-    """Call `setup` of the data module, or of the LightningModule if it has its own dataloaders."""
-    (data.module if isinstance(data, OwnData) else data).setup(stage)
-
-
-def complete_validation(data: Any) -> None:
-    """Make validation call `setup("fit")` if `val_dataloader` needs it, as in Lightning's examples."""
-    if type(data).val_dataloader is LightningDataModule.val_dataloader:  # there is no validation split
-        return
-    if isinstance(data, OwnData):
-        keep_weights(data.module)
-    val_dataloader = data.val_dataloader
-
-    def set_up_and_load() -> Any:
-        try:
-            return val_dataloader()
-        except (AttributeError, KeyError, TypeError):  # the validation split does not exist, or is None
-            set_up_again(data, "fit")
-            return val_dataloader()
-
-    replace(data, "val_dataloader", set_up_and_load)
-
-
 def complete_prediction(module: LightningModule, data: Any) -> None:
     """Add a `predict_step` that calls `forward`, and a `predict_dataloader` for the test split, if they are missing.
 
     Lightning's default `predict_step` passes the whole batch to `forward`, even if it is a tuple of images and targets.
     """
-    keep_weights(module)
     kind = type(data)
     if type(module).predict_step is LightningModule.predict_step:
 
@@ -270,9 +233,4 @@ def complete_prediction(module: LightningModule, data: Any) -> None:
         and kind.predict_dataloader is LightningDataModule.predict_dataloader
         and kind.test_dataloader is not LightningDataModule.test_dataloader
     ):
-
-        def predict_dataloader() -> Any:
-            set_up_again(data, "test")
-            return data.test_dataloader()
-
-        replace(data, "predict_dataloader", predict_dataloader)
+        replace(data, "predict_dataloader", data.test_dataloader)
