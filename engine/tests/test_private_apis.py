@@ -492,6 +492,29 @@ class Shorten(Callback):
         _lightning.shorten_steps(trainer)
 
 
+class Counts(Shorten):
+    """Overrides one hook, and sets another one in the instance."""
+
+    def __init__(self):
+        self.called = []
+        self.on_after_backward = lambda *_: self.called.append("on_after_backward")
+
+    def on_before_backward(self, trainer, pl_module, loss):
+        self.called.append("on_before_backward")
+
+
+def test_shorten_steps_skips_only_hooks_that_do_nothing(trainer):
+    callback = Counts()
+    made = trainer(max_epochs=1, limit_train_batches=2, callbacks=[callback])
+    made.fit(Module())
+    assert callback.called == ["on_before_backward", "on_after_backward"] * 2
+    skipped = {hook for hook in dir(Callback) if hook.startswith("on_") and getattr(callback, hook) is None}
+    assert skipped == set(_lightning.STEP_HOOKS) - {*callback.called}
+    made.fit_loop.max_epochs = 2
+    made.fit(Module())  # a callback can be used again
+    assert len(callback.called) == 8
+
+
 @pytest.mark.parametrize("kind", [Module, WithoutIndex])
 def test_shorten_steps(kind, trainer, monkeypatch):
     inspect, inspected, weights = training_epoch_loop.is_param_in_hook_signature, [], []

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import cache, partial
+from itertools import product
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import torch
 from lightning.fabric.utilities.distributed import _destroy_dist_connection
 from lightning.fabric.utilities.seed import _collect_rng_states, _set_rng_states
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.profilers import PassThroughProfiler
@@ -162,15 +163,28 @@ class NoProfiler(PassThroughProfiler):
     profile: Any = nullcontext
 
 
-def shorten_steps(trainer: Trainer) -> None:
-    """Inspect `training_step` and the batch hooks only once, instead of in each step. Requires Lightning 2.6+.
+STEP_HOOKS = (
+    "on_train_batch_start",
+    "on_before_zero_grad",
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "on_train_batch_end",
+)
 
-    This makes a step about 0.2 ms shorter.
+
+def shorten_steps(trainer: Trainer) -> None:
+    """Inspect `training_step` and the batch hooks only once, and skip the hooks that a callback does not override.
+
+    The first part makes a step about 0.2 ms shorter, and the second part about 0.04 ms. Requires Lightning 2.6+.
     """
     loop, selector = trainer.fit_loop.epoch_loop, trainer._data_connector._datahook_selector
     names = list(type(loop)._build_kwargs(loop, OrderedDict(), None, 0))  # batch, and batch_idx if the step accepts it
     loop._build_kwargs = lambda kwargs, *values: OrderedDict(zip(names, values))  # type: ignore[method-assign] # noqa: B905
     selector.get_instance = cache(selector.get_instance)  # type: ignore[method-assign,union-attr]
+    for callback, hook in product(trainer.callbacks, STEP_HOOKS):  # type: ignore[attr-defined]
+        if getattr(type(callback), hook) is getattr(Callback, hook) and hook not in vars(callback):
+            setattr(callback, hook, None)  # Lightning only calls hooks that are callable
 
 
 class QuickModule(LightningModule):
