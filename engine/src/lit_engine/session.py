@@ -228,7 +228,7 @@ class Session:
         try:
             trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
         except (RuntimeError, MemoryError) as error:
-            if self.saver.smaller:
+            if self.saver.repetition.accumulation:
                 self._halve_batches(trainer)
                 return
             if not str(error).startswith("Early stopping conditioned on metric"):
@@ -245,10 +245,8 @@ class Session:
         if self.signals.number:
             raise Interrupted(self.signals.number)
         self.status = 1
-        words = [
-            f"--{name}={value}"
-            for name, value in options_for_accumulation(self.options.trainer, self.saver.smaller).items()
-        ]
+        options = options_for_accumulation(self.options.trainer, self.saver.repetition.accumulation)
+        words = [f"--{name}={value}" for name, value in options.items()]
         urls = [f"--notify={url}" for url in self.options.notify or ()]
         self.again = ["fit", f"--run={self.run.path}", *words, *urls]
         where = f"in epoch {trainer.current_epoch}, step {trainer.global_step}"

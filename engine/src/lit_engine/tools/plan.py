@@ -23,7 +23,7 @@ from lit_engine.tools.output import json_document
 from lit_engine.tools.profile import memory_line, synchronized_time
 from lit_engine.tools.runs.columns import duration
 from lit_engine.training.exact import totals_of
-from lit_engine.training.saver import is_out_of_memory
+from lit_engine.training.out_of_memory import is_out_of_memory
 from lit_engine.training.schedules import steps_of_epochs
 from lit_engine.training.task import Task
 

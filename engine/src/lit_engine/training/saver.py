@@ -2,24 +2,19 @@
 
 import copyreg
 import math
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     ModelPruning,
     OnExceptionCheckpoint,
     StochasticWeightAveraging,
-    Timer,
     WeightAveraging,
 )
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
-from torch import Tensor
-from torchmetrics import Metric
 
 from lit_engine import _lightning
 from lit_engine.checkpoints.callback import Checkpoint, fast_dev_run
@@ -27,18 +22,15 @@ from lit_engine.data.module import accumulation_steps
 from lit_engine.data.resumable import ResumableLoader, make_resumable, seed_everywhere
 from lit_engine.data.sampler import Loader, global_seed
 from lit_engine.distributed.processes import Maximum, all_gathered, replicas, warn_once
-from lit_engine.distributed.sharding import local_shards, total_norm, uses_copies
+from lit_engine.distributed.sharding import total_norm
 from lit_engine.errors import UserError
+from lit_engine.training.changes import Changes
 from lit_engine.training.extra_state import ExtraState
+from lit_engine.training.out_of_memory import HINT, StepRepetition, is_out_of_memory
 from lit_engine.training.plain import reduce_without_trainer, replace
 from lit_engine.training.signals import Interrupted, Signals
-from lit_engine.training.task import Task, overrides
+from lit_engine.training.task import Task
 
-OUT_OF_MEMORY = (
-    "out of memory: halve data.batch_size and double trainer.accumulate_grad_batches to halve the memory use. "
-    "If data.global_batch_size is set, just double trainer.accumulate_grad_batches. The results do not change. "
-    "trainer.precision=bf16-mixed also needs less memory"
-)
 ONE_SAMPLE = "batch norm cannot train on a batch of one sample: set --data.drop_last=true or change data.batch_size"
 TRANSFER_HOOKS = ("on_before_batch_transfer", "on_after_batch_transfer")
 # Hooks of the module, which are wrapped so that `Saver` runs after them.
@@ -67,9 +59,6 @@ class Saver(Callback):
 
     Args:
         signals: handlers of the signals that may end the run.
-
-    Attributes:
-        smaller: value of `accumulate_grad_batches` for repeating a step that ran out of memory, or 0.
     """
 
     def __init__(self, signals: Signals | None = None) -> None:
@@ -82,14 +71,9 @@ class Saver(Callback):
         self._stops_later = False  # whether a stop was requested within an accumulation window
         self._seeds_batches = False  # whether random numbers in a step are seeded here, not by the task or the loader
         self._seeds_transfer = False  # whether the hooks that transfer a batch to the device are seeded here
-        self._sums: list[Tensor] = []  # sums of the weights and buffers before the current validation
-        self._others = b""  # states of the callbacks and the data module before the current validation
+        self._changes = Changes()  # made by the current validation
         self._unequal = False  # whether processes have different numbers of validation batches
-        self.smaller = 0
-        self._repeats_steps = False  # whether a step that runs out of memory can be repeated
-        # Index of the step's first batch, and the buffers and the metrics' update counts before that batch. None once
-        # the optimizer step starts.
-        self._before_step: tuple[int, list[Tensor], list[int]] | None = None
+        self.repetition = StepRepetition()
         self._flags: Maximum | None = None  # whether any process requested a stop or a save in the last step
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -132,7 +116,7 @@ class Saver(Callback):
         _lightning.skip_sigterm_broadcast(trainer)
         _lightning.shorten_steps(trainer)
         self._saved_at, self._saved, self._flags = monotonic(), (trainer.global_step, -1, ""), None
-        self._repeats_steps = self._can_repeat(trainer, pl_module)
+        self.repetition.start(trainer, pl_module, can_save=self.checkpoint is not None)
         loaders = CombinedLoader(trainer.train_dataloader).flattened
         seeded = isinstance(pl_module, Task) or all(isinstance(one, ResumableLoader) for one in loaders)
         self._seeds_batches = not seeded
@@ -171,38 +155,10 @@ class Saver(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if self._seeds_batches:
             seed_everywhere(global_seed(), "batch", trainer.current_epoch, batch_idx, replicas(trainer).rank)
-        if self._repeats_steps and batch_idx % trainer.accumulate_grad_batches == 0:
-            buffers = [buffer.clone() for buffer in pl_module.buffers()]
-            self._before_step = batch_idx, buffers, _update_counts(pl_module)
+        self.repetition.start_batch(trainer, pl_module, batch_idx)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
-        self._before_step = None
-
-    def _can_repeat(self, trainer: Trainer, module: LightningModule) -> bool:
-        """Return whether a step can be repeated with micro-batches of half the size."""
-        samples = getattr(trainer.datamodule, "global_batch_size", None)  # type: ignore[attr-defined]
-        if not samples or samples % (2 * trainer.accumulate_grad_batches) or self.checkpoint is None:
-            return False
-        is_exact = isinstance(module, Task) and isinstance(trainer.train_dataloader, Loader)
-        return is_exact and module.automatic_optimization and trainer.world_size == 1
-
-    def _save_before_step(
-        self, trainer: Trainer, module: Task, batches: int, buffers: list[Tensor], updates: list[int]
-    ) -> None:
-        """Save the state after `batches` batches of the epoch, to repeat the next step with halved micro-batches.
-
-        Do nothing if values of `self.log` or torchmetrics already contain a part of the step, because these values
-        cannot be restored.
-        """
-        if _lightning.logged_so_far(trainer) or _update_counts(module) != updates:
-            return
-        for buffer, before in zip(module.buffers(), buffers, strict=True):
-            buffer.copy_(before)
-        module.running.rewind()
-        trainer.train_dataloader.position = batches  # type: ignore[union-attr]
-        _lightning.rewind_step(trainer, batches)
-        self._save(trainer, "repeat" if batches else "epoch")
-        self.smaller = 2 * trainer.accumulate_grad_batches
+        self.repetition.start_update()
 
     def after_step(self, trainer: Trainer) -> None:
         """Save if a save is due, and stop after a signal. Both wait until gradient accumulation is complete."""
@@ -246,7 +202,7 @@ class Saver(Callback):
         if trainer.state.fn == "fit":
             self.state.start_validation(trainer)
             if self.checkpoint is not None and not trainer.sanity_checking:
-                self._sums, self._others = _sums(pl_module), _other_states(trainer)
+                self._changes.start(trainer, pl_module)
             counts = all_gathered([trainer.num_val_batches], trainer)
             self._unequal = math.inf in counts[0] or any(one != counts[0] for one in counts)
             self._seed(trainer, "validation")
@@ -295,15 +251,13 @@ class Saver(Callback):
         if isinstance(exception, Interrupted | KeyboardInterrupt) or not self.signals.deferred:
             return
         self.signals.deferred = False
-        # A validation within an accumulated step may use averaged weights, which must not be saved as the trained ones.
-        repeats = self._before_step is not None and not trainer.validating
-        if is_out_of_memory(exception) and repeats and isinstance(pl_module, Task):
-            self._save_before_step(trainer, pl_module, *self._before_step)  # type: ignore[misc]
+        if is_out_of_memory(exception) and (moment := self.repetition.rewind(trainer, pl_module)):
+            self._save(trainer, moment)
         started = _lightning.ready_batches(trainer)
         where = f"batch {started - 1}" if started else "before the first batch"
         exception.add_note(f"in epoch {trainer.current_epoch}, step {trainer.global_step}, {where}")
         if is_out_of_memory(exception):
-            exception.add_note(OUT_OF_MEMORY)
+            exception.add_note(HINT)
         elif "more than 1 value per channel" in str(exception):
             exception.add_note(ONE_SAMPLE)
 
@@ -352,11 +306,7 @@ class Saver(Callback):
         averages = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
         for one in averages:  # averaged weights replace the trained weights during validation
             _lightning.swap_average(one, pl_module)
-        changed = self._sums != _sums(pl_module) or self._others != _other_states(trainer)
-        # The module's own state may have changed as well. Its hook cannot be called twice to compare the states.
-        changed = changed or overrides(pl_module, "on_save_checkpoint")
-        if trainer.world_size > 1:
-            changed = bool(Maximum(int(changed), trainer.strategy.root_device).read())
+        changed = self._changes.exist(trainer, pl_module)
         if not changed:
             self._save(trainer, "validation")
         for one in averages:
@@ -377,11 +327,6 @@ class Saver(Callback):
                 logger.restore_rows(checkpoint.get("metrics_csv"))
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that the device or the CPU ran out of memory."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
-
-
 def _unwrap_hooks(pl_module: LightningModule) -> None:
     for name in LAST_HOOKS:
         vars(pl_module).pop(name, None)
@@ -394,31 +339,6 @@ def _call_after(hook: Callable[..., Any], look: Callable[[Trainer], None], train
         return found
 
     return hook_and_look
-
-
-def _sums(module: LightningModule) -> list[Tensor]:
-    """Return the sum of each weight and buffer. The sums show whether the values have changed.
-
-    In automatic optimization, the buffers of all ranks but 0 are omitted, because DDP overwrites them when validation
-    starts. The weights of FSDP2 models are omitted, because FSDP2 uses copies of them in validation.
-    """
-    weights = () if uses_copies(module) else module.parameters()
-    buffers = module.buffers() if module.global_rank == 0 or not module.automatic_optimization else ()
-    tensors = local_shards([*weights, *buffers])
-    # torch cannot add float8 numbers
-    tensors = [one.float() if one.is_floating_point() and one.itemsize == 1 else one for one in tensors]
-    return [one.detach().sum(dtype=torch.promote_types(one.dtype, torch.float32)) for one in tensors]
-
-
-def _other_states(trainer: Trainer) -> bytes:
-    """Return the states of the callbacks and the data module as bytes, which can be compared."""
-    owners: list[Any] = [*trainer.callbacks, trainer.datamodule]  # type: ignore[attr-defined]
-    return pickle.dumps([one.state_dict() for one in owners if one is not None and not isinstance(one, Timer)])
-
-
-def _update_counts(module: LightningModule) -> list[int]:
-    """Return the number of updates of each torchmetrics object in a module."""
-    return [metric.update_count for metric in module.modules() if isinstance(metric, Metric)]
 
 
 def _finite(module: LightningModule) -> bool:

@@ -1,0 +1,54 @@
+"""Detects whether a validation changes a state that checkpoints contain."""
+
+import pickle
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Timer
+from torch import Tensor
+
+from lit_engine.distributed.processes import Maximum
+from lit_engine.distributed.sharding import local_shards, uses_copies
+from lit_engine.training.task import overrides
+
+
+class Changes:
+    """Compares the weights, the buffers, and the states of callbacks and the data module with their earlier values."""
+
+    def __init__(self) -> None:
+        self._sums: list[Tensor] = []
+        self._others = b""
+
+    def start(self, trainer: Trainer, module: LightningModule) -> None:
+        """Store the current values."""
+        self._sums, self._others = _sums(module), _other_states(trainer)
+
+    def exist(self, trainer: Trainer, module: LightningModule) -> bool:
+        """Return whether any process may have changed a state since `start`. All processes must call this."""
+        changed = self._sums != _sums(module) or self._others != _other_states(trainer)
+        # The module's own state may have changed as well. Its hook cannot be called twice to compare the states.
+        changed = changed or overrides(module, "on_save_checkpoint")
+        if trainer.world_size > 1:
+            changed = bool(Maximum(int(changed), trainer.strategy.root_device).read())
+        return changed
+
+
+def _sums(module: LightningModule) -> list[Tensor]:
+    """Return the sum of each weight and buffer. The sums show whether the values have changed.
+
+    In automatic optimization, the buffers of all ranks but 0 are omitted, because DDP overwrites them when validation
+    starts. The weights of FSDP2 models are omitted, because FSDP2 uses copies of them in validation.
+    """
+    weights = () if uses_copies(module) else module.parameters()
+    buffers = module.buffers() if module.global_rank == 0 or not module.automatic_optimization else ()
+    tensors = local_shards([*weights, *buffers])
+    # torch cannot add float8 numbers
+    tensors = [one.float() if one.is_floating_point() and one.itemsize == 1 else one for one in tensors]
+    return [one.detach().sum(dtype=torch.promote_types(one.dtype, torch.float32)) for one in tensors]
+
+
+def _other_states(trainer: Trainer) -> bytes:
+    """Return the states of the callbacks and the data module as bytes, which can be compared."""
+    owners: list[Any] = [*trainer.callbacks, trainer.datamodule]  # type: ignore[attr-defined]
+    return pickle.dumps([one.state_dict() for one in owners if one is not None and not isinstance(one, Timer)])
