@@ -120,5 +120,7 @@ def load_for_prediction(
             if not str(error).startswith("Error(s) in loading state_dict for "):
                 raise
             raise CheckpointError(f"{checkpoint}: {error}") from error
-    replace(cli.model, "setup", lambda stage=None: None)  # calling it again could replace the layers
+    setup = cli.model.setup
+    # calling it again for another prediction could replace the layers
+    replace(cli.model, "setup", lambda stage=None: None if stage == "predict" else setup(stage))
     return cli.model.eval(), cli.datamodule, cli.trainer
