@@ -48,7 +48,8 @@ def test_workflow_calls_only_existing_make_targets_and_runs_what_ci_runs():
     assert local - {"test"} | {"test-all"} <= called <= TARGETS
     for step in steps:
         assert ("run" in step) != ("uses" in step)
-        assert "uses" not in step or re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step["uses"])
+        # A commit cannot be changed later, unlike a tag. Dependabot updates the commits.
+        assert "uses" not in step or re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"])
 
 
 def test_workflow_tests_every_supported_python_version():
