@@ -493,7 +493,7 @@ class Shorten(Callback):
 
 
 class Counts(Shorten):
-    """Overrides one hook, and sets another one in the instance."""
+    """Overrides one hook, and sets another one on the instance."""
 
     def __init__(self):
         self.called = []

@@ -17,13 +17,13 @@ class ModuleExtensions(Protocol):
     """Members of a LightningModule."""
 
     net: nn.Module
-    """The network. The first lines of a run report its class, and `Task` sets its memory format and compiles it."""
+    """The network. Its class is printed when a run starts, and `Task` sets its memory format and compiles it."""
 
     class_names: Sequence[str]
-    """Names of the classes in figures and in the names of metrics."""
+    """Class names for figures and metric names."""
 
     headline_metrics: Sequence[str]
-    """Metrics without the prefix `val/` for progress lines and learning curves. The last one is the main metric."""
+    """Names, without `val/`, of the metrics in progress lines and learning curves. The last is the main metric."""
 
     unit: str
     """What `step` counts, such as `tokens`. The default is `samples`."""
@@ -32,10 +32,10 @@ class ModuleExtensions(Protocol):
     """Number of micro-batches per optimizer step in manual optimization."""
 
     untrained: ClassVar[Mapping[str, Any]]
-    """Constructor arguments that are replaced by these values when loading weights only, such as the optimizer."""
+    """Values that replace constructor arguments, such as the optimizer, if only the weights are loaded."""
 
     confusion_matrix: Tensor | None
-    """Counts `(K, K)` of the last evaluation as `[target, prediction]`, which `Figures` draws."""
+    """Confusion matrix `(K, K)` of the last evaluation, as `[target, prediction]`. `Figures` draws it."""
 
     all_probabilities: bool
     """Set to True by `--probabilities`, to make `predict_step` return the probability of each class."""
@@ -45,7 +45,7 @@ class ModuleExtensions(Protocol):
         ...
 
     def answer_text(self, text: str) -> Mapping[str, Any] | str:
-        """Return the prediction for a text that was entered in the page of `serve`."""
+        """Return the prediction for text that was entered on the page of `serve`."""
         ...
 
     def meaningless_weights(self, hyper_parameters: Mapping[str, Any]) -> Sequence[str]:
@@ -82,7 +82,7 @@ class DataExtensions(Protocol):
     """The option of `predict` that this data module supports. `serve` uses it, too."""
 
     def predict_from(self, path: Any) -> Mapping[int, Mapping[str, str]]:
-        """Make `predict_dataloader` read new samples, and map each sample's index to the first columns of its row."""
+        """Make `predict_dataloader` read `path`. Map each sample's index to columns for the prediction table."""
         ...
 
     def inputs(self, split: Literal["train", "val", "test"]) -> Mapping[int, Mapping[str, str]]:
@@ -102,31 +102,31 @@ class DatasetExtensions(Protocol):
     """Members of a dataset (`draws`) or of its transforms (`set_random_seed`)."""
 
     draws: bool
-    """False if loading samples uses no random numbers, so that `SplitData` need not seed them for each batch."""
+    """False if loading a sample uses no random numbers. `SplitData` then does not seed each batch."""
 
     def set_random_seed(self, seed: int) -> None:
-        """Seed a transform's own generator. It is called before each batch for transforms that a dataset stores."""
+        """Seed this transform's generator. Called before each batch for transforms that are attributes of a dataset."""
         ...
 
 
 class LoggerExtensions(Protocol):
-    """Members of a logger."""
+    """Members of a logger. If it has `description`, the command line sets all three attributes."""
 
     description: Mapping[str, Any]
-    """Set to the config of the run, with its provenance under the key `provenance`."""
+    """The config of the run, with its provenance under the key `provenance`."""
 
     command: str
-    """Set to the command that creates the run, such as `fit`."""
+    """The command that creates the run, such as `fit`."""
 
     monitor: tuple[str, str] | None
-    """Set to the metric that selects the best checkpoint, and its mode (`min` or `max`)."""
+    """The metric that selects the best checkpoint, and its mode (`min` or `max`)."""
 
     def finish(self, status: int) -> None:
         """Finish logging. The exit status is 0 if the command succeeded."""
         ...
 
     def log_image(self, key: str, images: Sequence[str], step: int) -> None:
-        """Log a figure from the path of its PNG file. Not called if `experiment` has `add_figure` (TensorBoard)."""
+        """Log a figure, given the path of its PNG file. Not called if `experiment` has `add_figure` (TensorBoard)."""
         ...
 
     def log_table(self, key: str, columns: Sequence[str], data: Sequence[Sequence[Any]], step: int) -> None:

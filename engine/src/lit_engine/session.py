@@ -398,7 +398,7 @@ class Session:
     def _finish_loggers(self, status: int) -> None:
         """Finish the loggers, record the exit status and release the lock."""
         for logger in self.loggers:
-            if hasattr(logger, "finish"):  # otherwise, W&B would show a failed run as finished
+            if hasattr(logger, "finish"):  # without this call, W&B would show a failed run as finished
                 logger.finish(status)
         if self.lock is not None:
             if hasattr(self, "record"):
@@ -532,7 +532,7 @@ class Session:
 
 
 def options_for_accumulation(trainer: Mapping[str, Any] | Namespace, number: int) -> dict[str, int]:
-    """Return options for `number` micro-batches per step. Scale limits and intervals that count micro-batches."""
+    """Return options for `number` micro-batches per step. Micro-batch limits and intervals are rescaled."""
     counts = ("limit_train_batches", "overfit_batches", "val_check_interval")  # floats are fractions of an epoch
     found = {"trainer.accumulate_grad_batches": number}
     for name in counts:

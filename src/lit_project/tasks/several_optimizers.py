@@ -41,8 +41,8 @@ class Part:
 class SeveralOptimizers(Task):
     """Mixin for a task with one optimizer per part of the model. One step of all optimizers counts as a single step.
 
-    With manual optimization, the task is responsible for accumulation, clipping and schedules. The task has its
-    own options, because Lightning rejects the trainer's. The loss is still averaged over an optimizer step.
+    With manual optimization, the task is responsible for accumulation, clipping and schedules. It has its own
+    options for them, because Lightning rejects the trainer options. The loss is still averaged over a step.
 
     Args:
         parts: groups of parameters. Each trainable parameter must belong to exactly one part.

@@ -56,6 +56,6 @@ class NaNGuard(Callback):
 
 
 def _not_finite(finite: Tensor, trainer: Trainer) -> Tensor:
-    """For each gradient, count the processes in which it is not finite, because all processes must save together."""
+    """Count the processes in which each gradient is not finite, so that all processes save together."""
     bad = finite.logical_not().float()
     return all_reduced(bad) if trainer.world_size > 1 else bad

@@ -271,7 +271,7 @@ class RunRecord(Callback):
 
 
 def _samples(trainer: Trainer, before: int) -> str:
-    """Describe how the number of samples per step changes from `before` model replicas to the current number."""
+    """Describe the change in samples per step since the run used `before` model replicas."""
     now = replicas(trainer).size
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
     if getattr(data, "global_batch_size", None):

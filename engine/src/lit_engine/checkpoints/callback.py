@@ -75,7 +75,7 @@ class Checkpoint(CheckpointInRootDir):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Save to the run directory. All callbacks but the first include their metric in the file names."""
         first = next((one for one in trainer.callbacks if isinstance(one, Checkpoint)), self)  # type: ignore[attr-defined]
-        if self is not first and self.monitor:  # otherwise, two callbacks would write the same file
+        if self is not first and self.monitor:  # two callbacks must not write the same file
             metric = re.sub(r"\W+", "-", self.monitor)
             self.filename = f"best-{metric}-{self._ending}"
         super().setup(trainer, pl_module, stage)

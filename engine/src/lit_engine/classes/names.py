@@ -108,7 +108,7 @@ def _note(package: str) -> None:
 
 
 def check_config(config: Namespace) -> None:
-    """Raise UserError if a parsed config contains a function in place of a class, because it would be called."""
+    """Raise UserError if a parsed config names a function in place of a class, because the parser would call it."""
     for key, named in _iterate_named(config):
         if key.endswith(".class_path") and not isinstance(named, type):
             where = key.removesuffix(".class_path").replace(".init_args", "")

@@ -201,7 +201,7 @@ def _import_quickly(name: str) -> ModuleType:
         try:
             import_module(name)
         finally:
-            if not gc.get_freeze_count():  # otherwise, the caller freezes objects itself
+            if not gc.get_freeze_count():  # the caller may freeze objects itself
                 gc.freeze()
                 _frozen.append(name)
             gc.enable()

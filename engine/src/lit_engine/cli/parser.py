@@ -263,7 +263,7 @@ class LitCLI(LightningCLI):
                 raise UserError(f"{kind.__name__} has no dataloaders: set --data to a LightningDataModule")
 
     def changed_options(self) -> dict[str, list[Any]]:
-        """Return the options that overlays or the command line have changed from the first config.
+        """Return the options that overlays or the command line changed relative to the first config.
 
         Each option is mapped to its value in the first config (None if not set) and its new value.
         """

@@ -50,7 +50,7 @@ def weights_for(sampling: str | Mapping[str, float], data: Any, size: int, class
         sampling: `balanced`, a dict from class names to weights (1 if omitted), or a file with one weight per line.
         data: training split, as a tuple of tensors that ends with the classes, or as a dataset with `targets`.
         size: number of training samples.
-        class_names: names of the classes. Default: their numbers.
+        class_names: names of the classes. Default: the class indices.
 
     Raises:
         DataError: if a weight is invalid, a class does not exist, or classes are required but the samples have none.

@@ -34,7 +34,7 @@ def guard(method: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:  # wandb raises its own errors, TimeoutError, OSError and more
             print(f"note: W&B has failed ({error}); the run continues without W&B", file=sys.stderr)
             self.lost = True
-            with contextlib.suppress(Exception):  # otherwise, wandb prints a traceback when the process exits
+            with contextlib.suppress(Exception):  # without this call, wandb prints a traceback when the process exits
                 import_module("wandb").teardown()
 
     return call

@@ -1,4 +1,4 @@
-"""Detects whether a validation changes a state that checkpoints contain."""
+"""Detects whether validation changes any state that is saved in checkpoints."""
 
 import pickle
 from typing import Any
@@ -25,9 +25,9 @@ class Changes:
         self._sums, self._others = _sums(module), _other_states(trainer)
 
     def exist(self, trainer: Trainer, module: LightningModule) -> bool:
-        """Return whether any process may have changed a state since `start`. All processes must call this."""
+        """Return whether state may have changed in any process since `start`. All processes must call this."""
         changed = self._sums != _sums(module) or self._others != _other_states(trainer)
-        # The module's own state may have changed as well. Its hook cannot be called twice to compare the states.
+        # Assume that state from `on_save_checkpoint` has changed, because its hook cannot be called twice.
         changed = changed or overrides(module, "on_save_checkpoint")
         if trainer.world_size > 1:
             changed = bool(Maximum(int(changed), trainer.strategy.root_device).read())
@@ -35,7 +35,7 @@ class Changes:
 
 
 def _sums(module: LightningModule) -> list[Tensor]:
-    """Return the sum of each weight and buffer. The sums show whether the values have changed.
+    """Return the sum of each weight and buffer. A different sum shows that values have changed.
 
     In automatic optimization, the buffers of all ranks but 0 are omitted, because DDP overwrites them when validation
     starts. The weights of FSDP2 models are omitted, because FSDP2 uses copies of them in validation.
@@ -43,7 +43,7 @@ def _sums(module: LightningModule) -> list[Tensor]:
     weights = () if uses_copies(module) else module.parameters()
     buffers = module.buffers() if module.global_rank == 0 or not module.automatic_optimization else ()
     tensors = local_shards([*weights, *buffers])
-    # torch cannot add float8 numbers
+    # torch cannot sum float8 tensors
     tensors = [one.float() if one.is_floating_point() and one.itemsize == 1 else one for one in tensors]
     return [one.detach().sum(dtype=torch.promote_types(one.dtype, torch.float32)) for one in tensors]
 

@@ -69,7 +69,7 @@ class ExtraState:
             return
         module = trainer.lightning_module
         self._share = shares[rank]
-        if loaders := self._share.get("combined_loader"):  # otherwise, all processes would use the states of rank 0
+        if loaders := self._share.get("combined_loader"):  # all processes would use the states of rank 0
             checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = loaders
         # a MetricTracker must contain all its metrics before it can load a state dict
         _lightning.restore_metric_states(module, self._share["states"])

@@ -22,9 +22,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class StepRepetition:
-    """Restores the state before a step of `global_batch_size` samples that ran out of memory.
+    """Restores the state from before a step that ran out of memory. A step has `global_batch_size` samples.
 
-    Steps can only be repeated in a single process, and if a `Task` uses automatic optimization.
+    Steps can be repeated only in single-process runs of a `Task` with automatic optimization.
 
     Attributes:
         accumulation: value of `accumulate_grad_batches` with which to repeat the step, or 0.
@@ -52,17 +52,17 @@ class StepRepetition:
             self._before = batch_idx, [buffer.clone() for buffer in module.buffers()], _update_counts(module)
 
     def start_update(self) -> None:
-        """Note that the optimizer changes the weights, so that the step cannot be repeated."""
+        """Mark the step as not repeatable, because the optimizer is about to change the weights."""
         self._before = None
 
     def rewind(self, trainer: Trainer, module: LightningModule) -> str:
-        """Restore the state before the step.
+        """Restore the state from before the step.
 
         Do nothing if values of `self.log` or torchmetrics already contain a part of the step, because these values
         cannot be restored. A validation within the step may use averaged weights, so nothing is restored either.
 
         Returns:
-            When the state is saved, `repeat` within an epoch or `epoch` at its start. Empty if nothing was restored.
+            The moment to save with: `epoch` at the start of an epoch, `repeat` later, or "" if nothing was restored.
         """
         if self._before is None or trainer.validating or not isinstance(module, Task):
             return ""

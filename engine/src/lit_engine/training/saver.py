@@ -302,7 +302,7 @@ class Saver(Callback):
             self.checkpoint.keep_epoch(trainer)
 
     def _save_within_validation(self, trainer: Trainer, pl_module: LightningModule) -> bool:
-        """Save unless validation has changed a state that would be saved. Return whether all states are unchanged."""
+        """Save unless validation has changed state that would be saved. Return whether the state is unchanged."""
         averages = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
         for one in averages:  # averaged weights replace the trained weights during validation
             _lightning.swap_average(one, pl_module)

@@ -289,7 +289,7 @@ class Task(_lightning.QuickModule):
         return mean
 
     def _count_once(self, trainer: Any) -> None:
-        """Note that the batch is counted. Raise ValueError if it already was, unless its loss is computed again."""
+        """Mark the batch as counted. Raise ValueError if it already was, unless its loss is computed again."""
         # Manual optimization and optimizers such as LBFGS may compute the loss again after the backward pass.
         is_pending = self.automatic_optimization and self._step_mean.is_pending
         if self._counted and (is_pending or not trainer.training):

@@ -207,7 +207,7 @@ class AttentionBefore(RNNDecoder):
         return self.read_out(seen_BTX), last, torch.cat(weights, dim=1)
 
     def _product_dtype(self, x: Tensor) -> torch.dtype:
-        """Return the dtype of matrix products, so that weights are cast once instead of in every step."""
+        """Return the dtype of matrix products, to cast weights once instead of in every step."""
         device = x.device.type
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 

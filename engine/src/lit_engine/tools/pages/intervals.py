@@ -1,4 +1,4 @@
-"""Averages per-class metrics and adds 95 % confidence intervals, treating the evaluated samples as a random draw."""
+"""Averages per-class metrics and adds 95 % confidence intervals, treating the evaluated samples as a random sample."""
 
 import math
 from collections.abc import Mapping

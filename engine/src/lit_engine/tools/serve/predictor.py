@@ -146,7 +146,7 @@ class Predictor:
 
 
 def _columns(data: Any) -> dict[str, float | list[str]]:
-    """Map the name of each feature column to the mean of its numbers or to the list of its words.
+    """Map the name of each feature column to the mean of its values or to the list of its words.
 
     The values come from the data's `feature_names` and `feature_mean`, or from its `columns`. Each entry of
     `columns` is either [mean, std] or a list of words.

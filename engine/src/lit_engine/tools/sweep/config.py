@@ -156,7 +156,7 @@ class Halving(SuccessiveHalvingPruner):
 def _command(given: Any, overrides: Sequence[str]) -> list[str]:
     """Return the part of the command that starts with `fit`, followed by the overrides.
 
-    Only W&B needs the words before `fit` and the parameter macro. Here, all macros have the same meaning.
+    Only W&B needs the parameter macro and the words before `fit`. Here, all macros have the same meaning.
     """
     words = [str(word) for word in given] if isinstance(given, list) else []
     _require("fit" in words[1:], f"command must be a list such as [{program()}, fit, ...], got {given}")
