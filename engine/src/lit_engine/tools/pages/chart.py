@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from lit_engine.callbacks.drawing import shorten_middle
 from lit_engine.tools.pages.html import Html
 
 # A random search maximized the smallest CIEDE2000 distance between any two colours.
@@ -138,7 +137,10 @@ def _x_labels(across: "Axis", categories: Sequence[str]) -> list[tuple[float, st
         return [(value, f"{value:g}") for value in across.ticks(6)]
     room = (WIDTH - LEFT - RIGHT) // len(categories) // 7  # characters per category
     longest, every = max(room, 4), math.ceil(3 / max(room, 1))
-    return [(float(place), shorten_middle(name, longest)) for place, name in enumerate(categories)][::every]
+    names = [name if len(name) <= longest else f"{name[: longest - 1]}…" for name in categories]
+    if len(set(names)) < len(set(categories)):  # the names share a prefix
+        names = [name if len(name) <= longest else f"…{name[1 - longest :]}" for name in categories]
+    return [(float(place), name) for place, name in enumerate(names)][::every]
 
 
 class Axis:

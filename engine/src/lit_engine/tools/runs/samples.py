@@ -137,12 +137,20 @@ def samples_of(metric: str, a: Table, b: Table) -> Samples:
     if kind in METRICS:
         return _regression(kind, part, a, b)
     columns = [name for name in a.names if name not in METRICS and name != "index" and not SHARED.fullmatch(name)]
-    known = [*METRICS, *columns]
+    known = [name for name in (*METRICS, *columns) if _is_available(name, a, b)]
     raise UserError(
         f"--test {metric} cannot be computed from predictions{did_you_mean(metric, known)} "
         f"(available: {', '.join(known)}); "
         f"to compare {metric} across seeds, compare two folders written by `{program()} repeat --seeds 1 2 3 4 5 6`"
     )
+
+
+def _is_available(metric: str, a: Table, b: Table) -> bool:
+    try:
+        samples_of(metric, a, b)
+    except UserError:
+        return False
+    return True
 
 
 def _mean(values: Sequence[Floats], root: bool = False, is_binary: bool = False) -> Samples:
