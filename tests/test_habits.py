@@ -129,7 +129,7 @@ def test_every_page_is_in_the_menu():
 # Files written by a run, a sweep or a tool, and names that stand for the user's own files.
 OF_A_RUN = (
     r"RUN|config\.|mine|checkpoints/$|predictions/$|figures/|wandb/$|runs/|data/images|htmlcov|site/|best\.yaml|logs/|"
-    r"vendor/|reproductions/"
+    r"values/|vendor/|reproductions/"
 )
 
 

@@ -12,15 +12,13 @@ import sys
 import time
 from pathlib import Path
 
-import yaml
 from filelock import FileLock
 
 args = sys.argv[1:]
 options = dict(arg.removeprefix("--").split("=", 1) for arg in args if arg.startswith("--") and "=" in arg)
 run = Path(options["runs_dir"]) / Path(args[2]).stem / options["run_name"]
 run.mkdir(parents=True, exist_ok=options["resume"] == "true")
-own = ("runs_dir", "run_name", "resume", "test_after_fit")
-values = {key: yaml.safe_load(value) for key, value in options.items() if key not in own}
+values = json.loads(Path(args[4]).read_text())
 parent = values.get("parent", [])
 lock = FileLock(run / ".lock")
 lock.acquire()

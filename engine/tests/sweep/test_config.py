@@ -31,15 +31,22 @@ def test_hyperband_keeps_the_best_third_by_default(read):
     assert pruned[-2:] == [False, True]  # second best of six, third best of seven
 
 
-@pytest.mark.parametrize("macro", [["-c", "${args_json_file}"], ["--config", "${args_json}"], ["${args}"]])
-def test_all_macros_expand_to_the_sampled_values(read, macro):
-    found = read(command=["toy", "fit", "-c", "x.yaml", *macro]).words({"a": None, "b": [1], "c": "x"})
-    assert found == ["fit", "-c", "x.yaml", "--a=null", "--b=[1]", "--c=x"]
+@pytest.mark.parametrize("macro", ["${args_json_file}", "${args_json}", "${args}"])
+def test_macros_expand_to_the_sampled_values_or_their_file(read, macro):
+    found = read(command=["toy", "fit", "-c", "x.yaml", macro]).words({"a": None, "b": [1], "c": "x"}, "FILE")
+    words = {"${args_json_file}": ["FILE"], "${args_json}": ['{"a": null, "b": [1], "c": "x"}']}
+    assert found == ["fit", "-c", "x.yaml", *words.get(macro, ["--a=null", "--b=[1]", "--c=x"])]
+
+
+@pytest.mark.parametrize("macro", ["${args_json_file}", "${args_json}"])
+def test_runs_are_not_named_after_the_values_if_they_are_the_only_config(read, macro):
+    found = read(command=["toy", "fit", "--model=nets.Net", "-c", macro])
+    assert found.words({"model.width": 3}, "0007.json") == ["fit", "--model=nets.Net", "--model.width=3"]
 
 
 def test_the_command_may_use_the_short_forms_of_fit(read, workspace):
     command = ["toy", "fit", "quickstart", "--epochs", "2", "-c", "${args_json_file}"]
-    assert read(command=command).words({"data.seed": 1}) == ["fit", "quickstart", "--epochs", "2", "--data.seed=1"]
+    assert read(command=command).words({"data.seed": 1}, "F") == ["fit", "quickstart", "--epochs", "2", "-c", "F"]
 
 
 def test_hyperband_counts_a_retried_trial_once(read):
@@ -59,14 +66,14 @@ def test_hyperband_counts_a_retried_trial_once(read):
 
 def test_macros_that_start_the_program_are_removed(read):
     command = ["${env}", "${interpreter}", "${program}", "fit", "-c", "x.yaml", "${args}"]
-    assert read(command=command, program="bin/toy").command == ["fit", "-c", "x.yaml"]
+    assert read(command=command, program="bin/toy").command == ["fit", "-c", "x.yaml", "${args}"]
 
 
 def test_overrides_precede_the_sampled_values(read):
     overrides = ["--config=overlay.yaml", "--trainer.max_epochs=2"]
     read(command=["toy", "fit", "-c", "x.yaml", "-c", "${args_json_file}", "--data.seed=1"])
     with_overrides = SweepConfig.read(read.file, overrides)
-    assert with_overrides.words({"a": 1}) == ["fit", "-c", "x.yaml", "--data.seed=1", *overrides, "--a=1"]
+    assert with_overrides.words({}, "F") == ["fit", "-c", "x.yaml", "--data.seed=1", *overrides, "-c", "F"]
     assert with_overrides.identity.items() >= {"--config": ["overlay.yaml"], "--trainer.max_epochs": ["2"]}.items()
 
 

@@ -12,6 +12,7 @@ import argparse
 import json
 import re
 import shlex
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -68,7 +69,8 @@ def sweep(args: Sequence[str]) -> int:
     with json_document(options.json) as document:
         commands, shared = ([], {}) if options.report else _check(config, options.file)
         if commands and options.dry_run:
-            print("\n".join(command for command, _ in commands))
+            for command, point in commands:
+                print(f"{command}\n    values.json: {json.dumps(point)}")
             document["commands"] = [{"command": command, "values": point} for command, point in commands]
             return 0
         with convert_study_errors("--storage" if options.storage else folder):
@@ -127,7 +129,7 @@ def _run(study: "Study", workers: int, most: int) -> int:
     started = len(study.rows())
     more = f", {started} already started" if started else ""
     print(f"sweep: {study.folder} ({most} trials, {workers} at a time{more})", flush=True)
-    name = prepare(expand(current(), study.config.command)).config_name
+    name = prepare(expand(current(), study.config.words({}, Path("values.json")))).config_name
     try:
         status = Workers(study, name, workers, most).run()
     finally:
@@ -166,13 +168,16 @@ def _check(config: "SweepConfig", file: Path) -> tuple[list[tuple[str, dict[str,
 
     found = []
     for point in config.examples():
-        words = config.words(point)
-        found.append((f"{program()} {shlex.join(words)}", point))
-        try:
-            cli = LitCLI(current(), prepare(expand(current(), words)).args)
-        except UserError as error:
-            reason = explain(error, words)
-            raise UserError(f"{file}: `fit` does not accept {json.dumps(point)}: {reason}") from error
+        with tempfile.TemporaryDirectory() as scratch:
+            values = Path(scratch) / "values.json"
+            values.write_text(json.dumps(point))
+            words = config.words(point, values)
+            found.append((f"{program()} {shlex.join(config.words(point, Path(values.name)))}", point))
+            try:
+                cli = LitCLI(current(), prepare(expand(current(), words)).args)
+            except UserError as error:
+                reason = explain(error, words)
+                raise UserError(f"{file}: `fit` does not accept {json.dumps(point)}: {reason}") from error
     swept = tuple(f"{option_key(parameter.name)}." for parameter in config.parameters)
     plain = {**cli.plain, "seed_everything": True} if cli.drawn else cli.plain  # each trial draws its own seed
     return found, {key: value for key, value in options_of(plain) if not f"{key}.".startswith(swept)}

@@ -17,13 +17,14 @@ from optuna.trial import FrozenTrial
 
 from lit_engine.cli.arguments import CONFIG
 from lit_engine.cli.config_files import load_yaml
+from lit_engine.cli.shorthand import expand
 from lit_engine.errors import UserError, did_you_mean
-from lit_engine.project import program
+from lit_engine.project import current, program
 from lit_engine.tools.sweep.space import Parameter, list_values, parse_parameters
 
 KEYS = ("method", "metric", "parameters", "command", "early_terminate")
 OTHER_KEYS = ("run_cap", "name", "description", "program", "project", "entity")  # these may change during a sweep
-MACROS = ("${args_json_file}", "${args_json}", "${args}")  # W&B replaces one of them with the parameters
+ARGUMENTS_FILE = "${args_json_file}"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class SweepConfig:
     method: str  # grid, random, or bayes (TPE)
     metric: str  # name in metrics.csv
     maximize: bool
-    command: list[str]  # starts with `fit`, and is followed by the options of a trial
+    command: list[str]  # starts with `fit` and contains a macro for the parameters
     identity: dict[str, Any]  # settings that must not change during a sweep
     parameters: list[Parameter] = field(default_factory=list)
     pruner: BasePruner = field(default_factory=NopPruner)
@@ -110,10 +111,14 @@ class SweepConfig:
         longest = max(map(len, values.values()))
         return [{name: found[min(n, len(found) - 1)] for name, found in values.items()} for n in range(longest)]
 
-    def words(self, values: Mapping[str, Any]) -> list[str]:
-        """Return the command-line arguments of a trial."""
-        options = [f"--{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in values.items()]
-        return [*self.command, *options]
+    def words(self, values: Mapping[str, Any], file: Path) -> list[str]:
+        """Return the command-line arguments of a trial. `file` is the JSON file with the trial's values."""
+        macros = {
+            ARGUMENTS_FILE: [str(file)],
+            "${args_json}": [json.dumps(values)],
+            "${args}": [f"--{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in values.items()],
+        }
+        return [part for word in self.command for part in macros.get(word, [word])]
 
 
 def _require(right: bool, message: str) -> None:
@@ -154,19 +159,23 @@ class Halving(SuccessiveHalvingPruner):
 
 
 def _command(given: Any, overrides: Sequence[str]) -> list[str]:
-    """Return the part of the command that starts with `fit`, followed by the overrides.
+    """Return the part of the command that starts with `fit`. Only W&B needs the words before `fit`.
 
-    Only W&B needs the parameter macro and the words before `fit`. Here, all macros have the same meaning.
+    Overrides are moved to the end, followed by the parameter macro, so that swept values take precedence over overlays.
     """
     words = [str(word) for word in given] if isinstance(given, list) else []
     _require("fit" in words[1:], f"command must be a list such as [{program()}, fit, ...], got {given}")
     words = words[words.index("fit") :]
     macros = [word for word in words if word.startswith("${")]
-    is_supported = len(macros) == 1 and macros[0] in MACROS
-    _require(is_supported, f"the command must end with --config {MACROS[0]}, got the macros {macros}")
+    is_supported = len(macros) == 1 and macros[0] in (ARGUMENTS_FILE, "${args_json}", "${args}")
+    _require(is_supported, f"the command must end with --config {ARGUMENTS_FILE}, got the macros {macros}")
     place = words.index(macros[0])
     start = place - 1 if words[place - 1] in ("-c", CONFIG) else place
-    return [*words[:start], *words[place + 1 :], *overrides]
+    fixed = [*words[:start], *words[place + 1 :], *overrides]
+    # If the values were the only config, each trial's run would be stored in a folder named after its values file.
+    if macros[0] != "${args}" and not any(word.startswith(CONFIG) for word in expand(current(), fixed)):
+        return [*fixed, "${args}"]
+    return [*fixed, *words[start : place + 1]]
 
 
 def option_key(option: str) -> str:

@@ -133,7 +133,7 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
         method="grid",
         metric=metric or "epoch",
         maximize=maximize or metric is None,
-        command=["fit", *overrides],
+        command=["fit", *overrides, "${args}"],
         identity=json.loads(json.dumps(same)),
     )
     if "data.fold" in over:  # raises an error if the data cannot be split into folds

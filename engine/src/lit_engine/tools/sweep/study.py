@@ -108,7 +108,7 @@ class Study:
     def begin(self, trial: optuna.Trial, name: str, most: float = math.inf) -> int:
         """Assign a trial number, parameter values and a run directory to a new attempt. Return the trial number.
 
-        The trial number is the number of trials that were stored earlier. The run directory is in the folder `name`.
+        The trial number is the number of trials that were stored earlier. The directory is in the folder `name`.
 
         Raises:
             TrialEnded: `most` trials already exist. Locks do not prevent other machines from adding trials.

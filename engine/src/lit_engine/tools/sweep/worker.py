@@ -1,6 +1,7 @@
 """Runs the trials of a study with several workers. Each trial runs `fit` in a separate process."""
 
 import contextlib
+import json
 import math
 import os
 import re
@@ -21,7 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from lit_engine.distributed.processes import SIGNALS
 from lit_engine.errors import RunError, UserError, did_you_mean
 from lit_engine.project import current
-from lit_engine.run.directory import RunDir
+from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.metric_names import find_metric
 from lit_engine.tools.sweep.report import short
 from lit_engine.tools.sweep.study import Study, TrialEnded, is_first_attempt, retry
@@ -162,12 +163,14 @@ class Workers:
 
     def _words(self, trial: optuna.Trial, run: RunDir) -> list[str]:
         """Return the command line of an attempt, which starts or resumes the run."""
-        values = trial.user_attrs["values"]
+        number, values = trial.user_attrs["number"], trial.user_attrs["values"]
+        file = self.folder / "values" / f"{number:04d}.json"
+        write_text(file, json.dumps(values, indent=2) + "\n")
         shown = "  ".join(f"{key.rpartition('.')[2]}={short(value)}" for key, value in values.items())
         message = f"{format_title(run)} {'resumed' if run.path.exists() else 'started'}"
         print(message if self.tests else f"{message}: {shown}", flush=True)
         place = [f"--runs_dir={self.folder}", f"--run_name={run.path.name}", "--resume=true"]
-        return [*self.config.words(values), *place, f"--test_after_fit={str(self.tests).lower()}"]
+        return [*self.config.words(values, file), *place, f"--test_after_fit={str(self.tests).lower()}"]
 
     def _report(self, trial: optuna.Trial, run: RunDir, values: list[float]) -> bool:
         """Read the finite values of the metric, report new values, and return whether hyperband stops the trial."""
