@@ -184,7 +184,7 @@ def shorten_steps(trainer: Trainer) -> None:
     selector.get_instance = cache(selector.get_instance)  # type: ignore[method-assign,union-attr]
     for callback, hook in product(trainer.callbacks, STEP_HOOKS):  # type: ignore[attr-defined]
         if getattr(type(callback), hook) is getattr(Callback, hook) and hook not in vars(callback):
-            setattr(callback, hook, None)  # Lightning only calls hooks that are callable
+            vars(callback)[hook] = None  # Lightning only calls hooks that are callable
 
 
 class QuickModule(LightningModule):

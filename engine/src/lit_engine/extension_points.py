@@ -1,7 +1,7 @@
 """Optional attributes and methods of your own classes that the library uses.
 
-All of them are optional and independent of each other, and no base class is needed. `Task`, `ImageData` and
-`TabularData` already define some of them.
+All of them are optional, and no base class is needed. `Task`, `ImageData` and `TabularData` already define some of
+them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class ModuleExtensions(Protocol):
     """Values that replace constructor arguments, such as the optimizer, if only the weights are loaded."""
 
     confusion_matrix: Tensor | None
-    """Confusion matrix `(K, K)` of the last evaluation, as `[target, prediction]`. `Figures` draws it."""
+    """Counts `(K, K)` of the last evaluation as `[target, prediction]`. `Figures` draws them with `class_names`."""
 
     all_probabilities: bool
     """Set to True by `--probabilities`, to make `predict_step` return the probability of each class."""
@@ -79,7 +79,7 @@ class DataExtensions(Protocol):
     """Members of a LightningDataModule. `links` can pass any attribute to the model, such as `num_classes`."""
 
     predicts_on: Literal["images", "table"]
-    """The option of `predict` that this data module supports. `serve` uses it, too."""
+    """The option of `predict` that this data module supports with `predict_from`. `serve` uses it, too."""
 
     def predict_from(self, path: Any) -> Mapping[int, Mapping[str, str]]:
         """Make `predict_dataloader` read `path`. Map each sample's index to columns for the prediction table."""

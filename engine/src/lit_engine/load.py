@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from copy import deepcopy
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -121,6 +122,12 @@ def load_for_prediction(
                 raise
             raise CheckpointError(f"{checkpoint}: {error}") from error
     setup = cli.model.setup
-    # calling it again for another prediction could replace the layers
-    replace(cli.model, "setup", lambda stage=None: None if stage == "predict" else setup(stage))
+
+    def setup_and_restore(stage: Any = None) -> None:
+        weights = deepcopy(cli.model.state_dict())  # `setup` may replace layers, or change the weights in place
+        setup(stage)
+        # Also restore the dtype and device of the weights. A task keeps the memory format that `setup` chose.
+        cli.model.load_state_dict(weights, strict=False, assign=not isinstance(cli.model, Task))
+
+    replace(cli.model, "setup", setup_and_restore)
     return cli.model.eval(), cli.datamodule, cli.trainer

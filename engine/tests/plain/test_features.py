@@ -428,6 +428,10 @@ def test_all_commands_keep_the_weights_that_setup_changes(lit):
     exported = load_file(run / "export" / "model.safetensors")
     assert exported.keys() == weights.keys()
     assert all(value.equal(weights[name].float()) for name, value in exported.items())
+    loaded = load_model(RunDir(run), "last")
+    for stage in ("predict", "test"):
+        loaded.setup(stage)
+        assert loaded.mean.equal(weights["mean"])
 
 
 def test_a_module_with_an_example_input_is_exported_without_a_test_split(lit):

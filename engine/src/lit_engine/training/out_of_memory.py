@@ -27,7 +27,7 @@ class StepRepetition:
     Steps can be repeated only in single-process runs of a `Task` with automatic optimization.
 
     Attributes:
-        accumulation: value of `accumulate_grad_batches` with which to repeat the step, or 0.
+        accumulation: value of `accumulate_grad_batches` with which to repeat the step, or 0 if no step was saved.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,6 @@ class StepRepetition:
         module.running.rewind()
         trainer.train_dataloader.position = batches  # type: ignore[union-attr]
         _lightning.rewind_step(trainer, batches)
-        self.accumulation = 2 * trainer.accumulate_grad_batches
         return "repeat" if batches else "epoch"
 
 

@@ -253,6 +253,7 @@ class Saver(Callback):
         self.signals.deferred = False
         if is_out_of_memory(exception) and (moment := self.repetition.rewind(trainer, pl_module)):
             self._save(trainer, moment)
+            self.repetition.accumulation = 2 * trainer.accumulate_grad_batches  # not if saving failed
         started = _lightning.ready_batches(trainer)
         where = f"batch {started - 1}" if started else "before the first batch"
         exception.add_note(f"in epoch {trainer.current_epoch}, step {trainer.global_step}, {where}")
