@@ -176,7 +176,7 @@ STEP_HOOKS = (
 def shorten_steps(trainer: Trainer) -> None:
     """Inspect `training_step` and the batch hooks only once, and skip the hooks that a callback does not override.
 
-    Inspecting once saves about 0.2 ms per step, and skipping hooks saves about 0.04 ms. Requires Lightning 2.6+.
+    Inspecting once saves about 0.2 ms per step. Most hooks of callbacks do nothing. Requires Lightning 2.6+.
     """
     loop, selector = trainer.fit_loop.epoch_loop, trainer._data_connector._datahook_selector
     names = list(type(loop)._build_kwargs(loop, OrderedDict(), None, 0))  # batch, and batch_idx if the step accepts it

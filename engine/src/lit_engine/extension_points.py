@@ -26,7 +26,7 @@ class ModuleExtensions(Protocol):
     """Names, without `val/`, of the metrics in progress lines and learning curves. The last is the main metric."""
 
     unit: str
-    """What `step` counts, such as `tokens`. The default is `samples`."""
+    """Unit of the counts that are passed to `step`, such as `tokens`. Default: `samples`."""
 
     accumulate: int
     """Number of micro-batches per optimizer step in manual optimization."""
@@ -79,7 +79,7 @@ class DataExtensions(Protocol):
     """Members of a LightningDataModule. `links` can pass any attribute to the model, such as `num_classes`."""
 
     predicts_on: Literal["images", "table"]
-    """The option of `predict` that this data module supports with `predict_from`. `serve` uses it, too."""
+    """The kind of new samples that `predict` and `serve` accept. Requires `predict_from`."""
 
     def predict_from(self, path: Any) -> Mapping[int, Mapping[str, str]]:
         """Make `predict_dataloader` read `path`. Map each sample's index to columns for the prediction table."""

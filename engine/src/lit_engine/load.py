@@ -24,7 +24,7 @@ from lit_engine.errors import CheckpointError
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
 from lit_engine.training.plain import OwnData, adds_weights_later, complete_prediction, replace, seed_data_hooks
-from lit_engine.training.task import Task, load_module
+from lit_engine.training.task import Task, load_module, overrides
 
 
 def load_model(run: RunDir, which: str = "best") -> Any:
@@ -121,13 +121,19 @@ def load_for_prediction(
             if not str(error).startswith("Error(s) in loading state_dict for "):
                 raise
             raise CheckpointError(f"{checkpoint}: {error}") from error
-    setup = cli.model.setup
+    if overrides(cli.model, "setup"):
+        _keep_weights(cli.model)
+    return cli.model.eval(), cli.datamodule, cli.trainer
+
+
+def _keep_weights(model: LightningModule) -> None:
+    """Restore the weights after each call to the model's `setup`, which may replace layers or change weights."""
+    setup = model.setup
 
     def setup_and_restore(stage: Any = None) -> None:
-        weights = deepcopy(cli.model.state_dict())  # `setup` may replace layers, or change the weights in place
+        weights = deepcopy(model.state_dict())
         setup(stage)
         # Also restore the dtype and device of the weights. A task keeps the memory format that `setup` chose.
-        cli.model.load_state_dict(weights, strict=False, assign=not isinstance(cli.model, Task))
+        model.load_state_dict(weights, strict=False, assign=not isinstance(model, Task))
 
-    replace(cli.model, "setup", setup_and_restore)
-    return cli.model.eval(), cli.datamodule, cli.trainer
+    replace(model, "setup", setup_and_restore)

@@ -27,7 +27,7 @@ class Changes:
     def exist(self, trainer: Trainer, module: LightningModule) -> bool:
         """Return whether state may have changed in any process since `start`. All processes must call this."""
         changed = self._sums != _sums(module) or self._others != _other_states(trainer)
-        # Assume that state from `on_save_checkpoint` has changed, because its hook cannot be called twice.
+        # Assume that state from `on_save_checkpoint` has changed, because the hook cannot be called twice.
         changed = changed or overrides(module, "on_save_checkpoint")
         if trainer.world_size > 1:
             changed = bool(Maximum(int(changed), trainer.strategy.root_device).read())
