@@ -524,7 +524,7 @@ class Session:
         try:
             evaluate = getattr(trainer, name)
             evaluate(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, verbose=False)
-            self.has_content = True
+            self.has_content = not fast_dev_run(trainer)
         finally:
             if metrics := trainer.callback_metrics:
                 stage = "val" if name == "validate" else name

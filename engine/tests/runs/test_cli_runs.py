@@ -74,12 +74,14 @@ def test_fast_dev_run_creates_no_run_and_keeps_the_name_available(lit):
 def test_fast_dev_run_does_not_change_the_results_of_a_run(lit, trained):
     commands = [f"{name} --run {trained} --data.eval_batch_size=100" for name in ("predict", "test")]
     assert [lit(command).status for command in commands] == [0, 0]
-    before = contents(trained)
+    before, page = contents(trained), trained / "index.html"
+    written = page.stat().st_mtime_ns
     assert trained / "predictions" / "test.csv" in before
     for command in commands:
         result = lit(f"{command} --trainer.fast_dev_run=true")
         assert result.status == 0, result.err
     assert contents(trained) == before
+    assert page.stat().st_mtime_ns == written
 
 
 def test_an_epoch_without_validation_reports_no_validation_metrics(lit):
