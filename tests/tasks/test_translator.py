@@ -255,6 +255,17 @@ def test_is_best_matches_argmax():
     assert not is_best(torch.full((1, 1, 3), math.nan), labels[:, :1]).any()
 
 
+def test_losses_of_half_precision_logits_are_summed_in_float32(trainer):
+    losses = []
+    for convert in (torch.Tensor.bfloat16, lambda logits: logits.bfloat16().float()):
+        data, runner = few(batch_size=20), trainer(max_steps=1, limit_val_batches=0)
+        task = translator(data, label_smoothing=0.1)
+        task.net.register_forward_hook(lambda _, args, logits, convert=convert: convert(logits))
+        runner.fit(task, datamodule=data)
+        losses.append(runner.callback_metrics["train/loss"].item())
+    assert losses[0] == losses[1] != 0
+
+
 def test_validation_loss_excludes_label_smoothing(trainer):
     losses = []
     for smoothing in (0.0, 0.3):

@@ -46,14 +46,13 @@ class Translation(NamedTuple):
 def is_best(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
     """Return whether each label has the largest logit, `(B, T)`. Exact ties between float32 logits count as correct."""
     if logits_BTV.dtype.itemsize < 4:  # Ties are frequent and, in bfloat16, would inflate the accuracy by 0.3 points.
-        return logits_BTV.argmax(dim=-1) == labels_BT
-    # On a CPU, `amax` is five times as fast as `argmax`.
-    return logits_BTV.gather(-1, labels_BT[..., None]).squeeze(-1) >= logits_BTV.amax(dim=-1)
+        return logits_BTV.max(dim=-1).indices == labels_BT  # On a CPU, `argmax` takes five times as long.
+    return logits_BTV.gather(-1, labels_BT[..., None]).squeeze(-1) >= logits_BTV.amax(dim=-1)  # three times as fast as `max`
 
 
-def divergence(logits_BTV: Tensor) -> Tensor:
+def divergence(log_probabilities_BTV: Tensor) -> Tensor:
     """Return KL(p‖q) + KL(q‖p) of the predictions p and q in the first and second half of a batch, `(B/2, T)`."""
-    log_p, log_q = at_least_float32(logits_BTV).log_softmax(dim=-1).chunk(2)
+    log_p, log_q = log_probabilities_BTV.chunk(2)
     return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(dim=-1)
 
 
@@ -175,19 +174,17 @@ class Translator(Task):
     def _count(self, logits_BTV: Tensor, labels_BT: Tensor, label_smoothing: float, r_drop: float = 0.0) -> Tensor:
         real_BT = labels_BT != PAD
         tokens = real_BT.sum()
-        loss_sum = F.cross_entropy(
-            at_least_float32(logits_BTV).flatten(0, 1),
-            labels_BT.flatten(),
-            ignore_index=PAD,
-            label_smoothing=label_smoothing,
-            reduction="sum",
-        )
+        log_p_BTV = at_least_float32(logits_BTV).log_softmax(dim=-1)
+        loss_sum = F.nll_loss(log_p_BTV.flatten(0, 1), labels_BT.flatten(), ignore_index=PAD, reduction="sum")
+        if label_smoothing:
+            uniform_sum = -(log_p_BTV.sum(dim=-1) * real_BT).sum() / logits_BTV.shape[-1]
+            loss_sum = (1 - label_smoothing) * loss_sum + label_smoothing * uniform_sum
         known_BT = real_BT & (labels_BT != UNK)  # Predicting "unknown" does not count as correct.
         correct = (is_best(logits_BTV.detach(), labels_BT) & known_BT).sum()
         if not r_drop:
             return self.step(loss_sum / tokens, tokens, loss=loss_sum, token_accuracy=correct)
         # The sums include both copies of each sentence. Halve them, so that each token counts once.
-        penalty = r_drop / 2 * (divergence(logits_BTV) * real_BT.chunk(2)[0]).sum()
+        penalty = r_drop / 2 * (divergence(log_p_BTV) * real_BT.chunk(2)[0]).sum()
         mean = (loss_sum + penalty) / tokens
         return self.step(mean, tokens // 2, loss=loss_sum / 2, token_accuracy=correct / 2)
 
