@@ -45,9 +45,10 @@ class Translation(NamedTuple):
 
 def is_best(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
     """Return whether each label has the largest logit, `(B, T)`. Exact ties between float32 logits count as correct."""
+    # On a CPU, `amax` is four times as fast as `max`, and in bfloat16 `max` is five times as fast as `argmax`.
     if logits_BTV.dtype.itemsize < 4:  # Ties are frequent and, in bfloat16, would inflate the accuracy by 0.3 points.
-        return logits_BTV.max(dim=-1).indices == labels_BT  # On a CPU, `argmax` takes five times as long.
-    return logits_BTV.gather(-1, labels_BT[..., None]).squeeze(-1) >= logits_BTV.amax(dim=-1)  # three times as fast as `max`
+        return logits_BTV.max(dim=-1).indices == labels_BT
+    return logits_BTV.gather(-1, labels_BT[..., None]).squeeze(-1) >= logits_BTV.amax(dim=-1)
 
 
 def divergence(log_probabilities_BTV: Tensor) -> Tensor:
