@@ -63,10 +63,11 @@ def attach_callbacks(trainer: Trainer, module: LightningModule) -> None:
     module.configure_callbacks = list  # type: ignore[method-assign]
 
 
-def attach_data(trainer: Trainer, data: LightningDataModule) -> None:
+def attach_data(trainer: Trainer, data: LightningDataModule | None) -> None:
     """Set `trainer.datamodule` for a module's `setup`, which may use it even if `predict` is called with other data."""
-    data.trainer = trainer
-    trainer.datamodule = data  # type: ignore[attr-defined]
+    if data is not None:
+        data.trainer = trainer
+        trainer.datamodule = data  # type: ignore[attr-defined]
 
 
 def limit_loops(trainer: Trainer, max_epochs: int, max_steps: int) -> None:

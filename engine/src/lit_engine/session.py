@@ -271,7 +271,7 @@ class Session:
         for kind, what in NEW_SAMPLES.items():
             if self.options[kind]:
                 if getattr(datamodule, "predicts_on", None) != kind:
-                    name = type(datamodule).__name__
+                    name = type(datamodule or model).__name__
                     raise UserError(f"{name} cannot predict on {what}: define predicts_on = {kind!r} and predict_from")
                 path = Path(self.options[kind]).expanduser()
                 datamodule.predict_source = f"{kind}_{path.stem if path.is_file() else path.resolve().name}"
@@ -306,6 +306,8 @@ class Session:
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         if sum(isinstance(one, Checkpoint) for one in callbacks) > 1:  # `configure_callbacks` returned another one
             callbacks = [one for one in callbacks if not isinstance(one, LossCheckpoint)]
+        # Users expect `trainer.checkpoint_callback` to be their own.
+        callbacks.sort(key=lambda one: isinstance(one, LossCheckpoint))
         # The fork comes last, because other callbacks may add parameter groups in `on_fit_start`.
         reconfigure(trainer, callbacks=[*callbacks, *_as_list(self.fork)])
         for one in trainer.callbacks:  # type: ignore[attr-defined]
@@ -501,6 +503,7 @@ class Session:
                 from lit_engine.loggers.wandb import WandbLogger
 
                 self.loggers.append(WandbLogger(str(self.run.path)))
+            metrics.experiment.has_noted = bool(self.loggers)  # another logger may record images
             self.loggers.append(metrics)  # last, so that a module's `self.logger` is the first configured logger
         plugins = _as_list(config.plugins)
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):

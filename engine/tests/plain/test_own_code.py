@@ -198,11 +198,26 @@ class Probe(Callback):
         pl_module.probe = torch.nn.Linear(3, 3)
 
 
-class Storing(Classifier):
-    """Stores an array in its checkpoints."""
+class Seen:
+    """An object that torch loads from checkpoints only if the class is declared to be safe."""
+
+
+class Storing(Simple):
+    """Stores NumPy arrays and numbers in its checkpoints, and optionally an object."""
+
+    stored = np.float64(3), np.arange(3), np.array([None, "a"], dtype=object)
+
+    def __init__(self, with_object: bool = False):
+        super().__init__()
+        self.values = {"numpy": self.stored, "object": Seen() if with_object else None}
 
     def on_save_checkpoint(self, checkpoint):
-        checkpoint["array"] = np.arange(3)
+        checkpoint["values"] = self.values
+
+    def on_load_checkpoint(self, checkpoint):
+        for loaded, stored in zip(checkpoint["values"]["numpy"], self.stored, strict=True):
+            np.testing.assert_array_equal(loaded, stored, strict=True)
+        assert type(checkpoint["values"]["object"]) is type(self.values["object"])
 
 
 class Quiet(Classifier):
@@ -258,7 +273,8 @@ class Drawing(Classifier):
     """Logs an image per validation, and configures a callback."""
 
     def on_validation_epoch_end(self):
-        self.logger.experiment.add_image("noise", torch.rand(3, 8, 8), self.current_epoch)
+        for logger in self.loggers:
+            logger.experiment.add_image("noise", torch.rand(3, 8, 8), self.current_epoch)
         Path(self.logger.log_dir, "epoch.txt").write_text(str(self.current_epoch))
 
     def configure_callbacks(self):
@@ -311,6 +327,7 @@ def check_resumed(lit, fit, batches):
         ("Simple --data test_own_code.Bucketed --data.num_workers=1", BATCHES - 1),
         ("Unfrozen", BATCHES + 5),
         ("FrozenAtStart", BATCHES + 5),
+        ("FineTuned", BATCHES + 5),
         ("Occasional", 2),
         ("Observing", BATCHES + 5),
         ("Tracked", BATCHES + 5),
@@ -459,15 +476,65 @@ class Counted(Simple):
         return [Counting()]
 
 
+class LooksAround(Classifier):
+    """Uses attributes of the trainer and the logger as other people's code does."""
+
+    def configure_callbacks(self):
+        return [ModelCheckpoint(monitor="val_loss")]
+
+    def train_dataloader(self):
+        return Data().train_dataloader()
+
+    def val_dataloader(self):
+        return Data().val_dataloader()
+
+    def test_dataloader(self):
+        return Data().test_dataloader()
+
+    def on_train_epoch_end(self):
+        assert self.trainer.datamodule is None
+        assert isinstance(self.trainer.train_dataloader, DataLoader)
+        assert isinstance(self.trainer.val_dataloaders, DataLoader)
+        Path(self.logger.experiment.log_dir, "images").mkdir(exist_ok=True)
+
+    def on_train_end(self):
+        assert torch.load(self.trainer.checkpoint_callback.best_model_path, weights_only=True)
+
+    def on_test_epoch_end(self):
+        assert self.trainer.datamodule is None
+        assert isinstance(self.trainer.test_dataloaders, DataLoader)
+
+    def predict_step(self, batch, batch_idx):
+        Path(self.trainer.default_root_dir, f"{batch_idx}.txt").write_text(str(len(batch[0])))
+
+
+def test_the_trainer_has_the_attributes_that_plain_code_expects(lit):
+    fitted = lit("fit --model test_own_code.LooksAround --epochs 2")
+    assert fitted.status == 0, fitted.err
+    assert (fitted.run / "images").is_dir()
+    tested, predicted = lit(f"test {fitted.run}"), lit(f"predict {fitted.run}")
+    assert (tested.status, predicted.status) == (0, 0), tested.err + predicted.err
+    assert "no table was written" in predicted.out
+    assert sum(int(file.read_text()) for file in fitted.run.glob("*.txt")) == 100
+
+
+class FrozenBackbone(BackboneFinetuning):
+    """Also freezes the statistics of batch norms, as Lightning's example of transfer learning does."""
+
+    def freeze_before_training(self, pl_module):
+        self.freeze(pl_module.backbone, train_bn=False)
+
+
 class FineTuned(Simple):
     """Configures a callback that adds a parameter group after the first epoch."""
 
     def __init__(self):
         super().__init__()
+        self.model.insert(1, nn.BatchNorm1d(self.model[0].out_features))
         self.backbone = self.model[:2]
 
     def configure_callbacks(self):
-        return [BackboneFinetuning(unfreeze_backbone_at_epoch=1)]
+        return [FrozenBackbone(unfreeze_backbone_at_epoch=1)]
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.model[2:].parameters(), lr=0.01)
@@ -602,9 +669,19 @@ def test_unsupported_callbacks_and_checkpoint_contents_are_rejected(lit):
         assert f"--find {what}" in line
     line = error_of(lit(fit, "--trainer.callbacks+=OnExceptionCheckpoint --trainer.callbacks.dirpath=."))
     assert "failed runs continue from last.ckpt" in line
-    line = error_of(lit(f"fit --model test_own_code.Storing {DATA}"))
-    assert "because it would contain numpy" in line
-    assert "store tensors" in line
+    line = error_of(lit(f"fit --model test_own_code.Storing {DATA} --model.with_object=true"))
+    assert "because it would contain test_own_code.Seen: store tensors, arrays and plain data" in line
+
+
+def test_checkpoints_may_contain_numpy_arrays_and_classes_that_are_declared_to_be_safe(lit):
+    fit = f"fit --model test_own_code.Storing {DATA}"
+    for run in (fit, f"{fit} --model.with_object=true"):
+        with torch.serialization.safe_globals([Seen]):
+            run = lit(run).run
+            for command in ("fit --epochs 3", "test", "predict"):
+                done = lit(f"{command} --run {run}")
+                assert done.status == 0, done.err
+    assert "could run code while being loaded (test_own_code.Seen)" in error_of(lit(f"test {run}"))
 
 
 class Collating(Data):

@@ -305,10 +305,6 @@ from lightning.pytorch import LightningModule
 from metric_objects import Classifier, Data
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-class NoPrediction(Classifier):
-    def predict_step(self, batch, batch_idx):
-        pass
-
 class NoForward(LightningModule):
     def __init__(self):
         super().__init__()
@@ -597,8 +593,6 @@ def line_of_error(result):
 
 def test_unusual_code_works_or_causes_a_one_line_error(lit, unusual):
     fit = "fit --trainer.max_epochs=1"
-    run = lit(f"{fit} --model unusual.NoPrediction --data metric_objects.Data").run
-    assert "NoPrediction.predict_step returned None" in line_of_error(lit(f"predict --run {run}"))
     run = lit(f"{fit} --model unusual.Odd --data metric_objects.Data").run
     assert "predict_step returned object, which cannot be saved" in line_of_error(lit(f"predict --run {run}"))
     run = lit(f"{fit} --model unusual.NoForward --data metric_objects.Data").run

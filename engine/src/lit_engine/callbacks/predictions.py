@@ -59,13 +59,9 @@ class PredictionTable(BasePredictionWriter):
         batch_idx: int,
         dataloader_idx: int,
     ) -> None:
-        """Store the predictions of a batch. For ordinary DataLoaders, Lightning provides the indices.
-
-        Raises:
-            UserError: `predict_step` returned None.
-        """
-        if prediction is None:
-            raise UserError(f"{type(pl_module).__name__}.predict_step returned None: return the batch's predictions")
+        """Store the predictions of a batch. For ordinary DataLoaders, Lightning provides the indices."""
+        if prediction is None:  # `predict_step` writes its own files
+            return
         # Copy the tensors, because they may be views of larger ones, or in the shared memory of DataLoader workers.
         values = apply_to_collection(prediction, Tensor, lambda tensor: tensor.cpu().clone())
         indices = [int(index) for index in batch_indices or ()]

@@ -12,11 +12,17 @@ import torch
 from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning_utilities.core.apply_func import apply_to_collection
-from torch.serialization import get_unsafe_globals_in_checkpoint
+from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from lit_engine.classes.names import resolve_class_paths
 from lit_engine.errors import CheckpointError, first_of
 from lit_engine.run.directory import replacement
+
+# Globals in pickled NumPy numbers and arrays. Loading them runs no code from the checkpoint.
+NUMPY: list[Any] = [
+    *(np.array(0).__reduce__()[0], np.float64(0).__reduce__()[0], np.ndarray, np.dtype),
+    *{type(np.dtype(code)) for code in np.typecodes["All"]},
+]
 
 
 def is_intact(path: Path) -> bool:
@@ -31,23 +37,27 @@ def is_intact(path: Path) -> bool:
 def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
     """Load a checkpoint with `weights_only=True`, so that no code in it runs.
 
+    To allow a class that is safe to load, call `torch.serialization.add_safe_globals`.
+
     Raises:
-        CheckpointError: if the file does not exist, is truncated, or contains anything but tensors and plain data.
+        CheckpointError: if the file does not exist, is truncated, or contains other objects than tensors, NumPy arrays
+            and plain data.
     """
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"no such checkpoint: {path}")
     if not is_intact(path):
         raise CheckpointError(f"{path} is truncated or not a checkpoint")
-    try:
-        content = torch.load(path, map_location=map_location, weights_only=True)
-    except (RuntimeError, EOFError, KeyError) as error:
-        raise CheckpointError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"{path} was not loaded, because it contains objects that could run code while being loaded "
-            f"({first_of(get_unsafe_globals_in_checkpoint(path)) or str(error).splitlines()[0]})"
-        ) from error
+    with safe_globals(NUMPY):
+        try:
+            content = torch.load(path, map_location=map_location, weights_only=True)
+        except (RuntimeError, EOFError, KeyError) as error:
+            raise CheckpointError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
+        except pickle.UnpicklingError as error:
+            raise CheckpointError(
+                f"{path} was not loaded, because it contains objects that could run code while being loaded "
+                f"({first_of(get_unsafe_globals_in_checkpoint(path)) or str(error).splitlines()[0]})"
+            ) from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} contains a {type(content).__name__}, not a checkpoint")
     if "hyper_parameters" in content:
@@ -95,10 +105,13 @@ class SafeCheckpointIO(TorchCheckpointIO):
                     torch.save(checkpoint, file)
                     file.flush()
                     os.fsync(file.fileno())
-                if found := get_unsafe_globals_in_checkpoint(temporary):
+                with safe_globals(NUMPY):
+                    found = get_unsafe_globals_in_checkpoint(temporary)
+                if found:
                     raise CheckpointError(
-                        f"{path} could not be loaded again, because it would contain {first_of(found)}: store tensors "
-                        "and plain data in on_save_checkpoint and state_dict, such as torch.as_tensor(array)"
+                        f"{path} could not be loaded again, because it would contain {first_of(found)}: store tensors, "
+                        "arrays and plain data in on_save_checkpoint and state_dict, or declare these classes to be "
+                        "safe with torch.serialization.add_safe_globals"
                     )
         except (OSError, RuntimeError) as error:
             if error.__context__ is not None and not isinstance(error.__context__, Exception):

@@ -300,8 +300,8 @@ class LitCLI(LightningCLI):
             class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]
             raise UserError(": ".join([*class_path, find_reason(str(error))]) + locate_error(error)) from error
         if isinstance(self.datamodule, OwnData):
-            self.datamodule = OwnData.of(self.model)
-        for owner in (self.model, self.datamodule):
+            self.datamodule = None
+        for owner in filter(None, (self.model, self.datamodule)):
             seed_data_hooks(owner, self.options.seed_everything)
         check_links(self.plain["model"], self.datamodule, self.links)
         self.hyper_parameters = hyper_parameters(copy.deepcopy(self.plain["model"]), self.datamodule, self.links)

@@ -326,10 +326,11 @@ def has_test(datamodule: Any, module: LightningModule) -> bool:
     if not is_overridden("test_step", module, LightningModule):
         print_once(f"{type(module).__name__} has no test_step, so the run is not tested after training")
         return False
-    own = getattr(type(datamodule), "test_dataloader", None) is not LightningDataModule.test_dataloader
+    owner = module if datamodule is None else datamodule
+    own = is_overridden("test_dataloader", owner)
     has = own and (not hasattr(datamodule, "has_split") or datamodule.has_split("test"))
     if not has:
-        print_once(f"{type(datamodule).__name__} has no test split, so the run is not tested after training")
+        print_once(f"{type(owner).__name__} has no test split, so the run is not tested after training")
     return has
 
 

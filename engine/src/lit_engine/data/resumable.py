@@ -38,7 +38,7 @@ def make_resumable(loader: Any, trainer: Trainer) -> Any:
     If a run resumes mid-epoch, iterable datasets and loaders that keep their own iterator start over, unless the loader
     has a `state_dict`, as torchdata's StatefulDataLoader does.
     """
-    if not isinstance(loader, DataLoader) or trainer.predicting:
+    if isinstance(loader, ResumableLoader) or not isinstance(loader, DataLoader) or trainer.predicting:
         return loader
     if isinstance(loader.dataset, IterableDataset) or keeps_iterator(loader):
         _protect_workers(loader)
@@ -74,6 +74,11 @@ class ResumableLoader:
         else:
             samples = SeededSamples(loader.dataset)
             replace_loader_parts(loader, dataset=samples, _iterator=None, **{name: self.order})
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The class of the DataLoader, because callbacks may check it with `isinstance`."""
+        return type(self.loader)
 
     def __len__(self) -> int:
         return len(self.loader)

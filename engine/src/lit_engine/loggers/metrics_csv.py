@@ -22,12 +22,14 @@ SAVE_SECONDS = 10.0
 class _NoExperiment:
     """Stand-in experiment that ignores all calls, such as `add_image`, and prints a note about the first one."""
 
-    _has_noted = False
+    def __init__(self, folder: str | Path) -> None:
+        self.log_dir = self.dir = str(folder)  # attributes of TensorBoard's writer and W&B's run
+        self.has_noted = False
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        if not self._has_noted:
+        if not self.has_noted:
             print_once(f"note: `logger.experiment.{name}` needs a logger: add `-c configs/overlays/tensorboard.yaml`")
-        self._has_noted = True
+        self.has_noted = True
         return lambda *args, **kwargs: None
 
 
@@ -47,7 +49,7 @@ class MetricsCSV(Logger):
         self._changed = False  # whether there are new values to write. A finished run has none, even if it is resumed.
         self.stage: Callable[[], str] = lambda: "train"  # returns the current stage
         self.step: Callable[[], int] = lambda: 0  # returns the step to use for values logged without a step
-        self.experiment: Any = _NoExperiment()
+        self.experiment: Any = _NoExperiment(folder)
 
     def rows_to_restore(self) -> dict[str, Any]:
         """Save the file. Return the number of rows, and the content of the last row, which may still receive values."""

@@ -58,7 +58,8 @@ class TensorBoardExtras(Callback):
                 with evaluation_mode(pl_module), warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)  # used by TensorBoard's writer
                     warnings.simplefilter("ignore", TracerWarning)  # shape checks are not part of the graph
+                    example = images[:1] if pl_module.example_input_array is None else pl_module.example_input_array
                     for writer in writers:
-                        writer.add_graph(pl_module, images[:1])
+                        writer.add_graph(pl_module, example)
             except Exception as error:  # some models cannot be traced, such as compiled ones
                 print(f"note: no model graph for TensorBoard: {str(error).strip().splitlines()[0]}", flush=True)

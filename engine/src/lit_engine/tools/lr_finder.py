@@ -20,7 +20,6 @@ from lit_engine.checkpoints.warm_start import WarmStart
 from lit_engine.data.module import accumulation_schedule
 from lit_engine.distributed.processes import is_first, print_once, warn_once
 from lit_engine.errors import UserError
-from lit_engine.training.plain import OwnData
 from lit_engine.training.schedules import iterate_steps, learning_rates, steps_of_epochs
 from lit_engine.training.task import Task, overrides
 
@@ -146,7 +145,7 @@ def _find_batch_size(options: Namespace, trainer: Trainer, model: LightningModul
     """Double the batch size while it fits in memory, up to 8192 or the dataset size. Run each size for 3 steps."""
     if trainer.world_size > 1:
         raise UserError("--find batch_size needs one process: set --trainer.devices=1 --trainer.strategy=auto")
-    owner = model if isinstance(datamodule, OwnData) else datamodule
+    owner = model if datamodule is None else datamodule
     sizes = (getattr(one, "batch_size", None) for one in (owner, getattr(owner, "hparams", None)))
     before = next(filter(None, sizes), None)
     if before is None:

@@ -130,6 +130,8 @@ class ExtraState:
         restored = {name: now for name, (start, now) in trainable.items() if start == self._at_start.get(name)}
         for name, part in module.named_modules():
             part.training = restored.get(name, part.training)
+            if isinstance(part, _lightning.BatchNorm):
+                part.track_running_stats = restored.get(f"{name}.track_running_stats", part.track_running_stats)
         for name, weight in module.named_parameters():
             weight.requires_grad_(restored.get(name, weight.requires_grad))
         _lightning.wrap_again(trainer.strategy, module)
@@ -204,9 +206,16 @@ class ExtraState:
 
 
 def _training_state(module: LightningModule) -> dict[str, bool]:
-    """Return whether each parameter is trainable, and whether each submodule is in train mode."""
+    """Return whether each parameter is trainable, each submodule is in train mode, and each batch norm is updated."""
     parameters = {name: weight.requires_grad for name, weight in module.named_parameters()}
-    return parameters | {name: part.training for name, part in module.named_modules()}
+    modes = {name: part.training for name, part in module.named_modules()}
+    # Lightning's fine-tuning callbacks change this flag when they freeze and unfreeze layers.
+    updated = {
+        f"{name}.track_running_stats": part.track_running_stats
+        for name, part in module.named_modules()
+        if isinstance(part, _lightning.BatchNorm)
+    }
+    return parameters | modes | updated
 
 
 def _has_own_buffers(trainer: Trainer) -> bool:

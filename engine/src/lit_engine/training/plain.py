@@ -7,6 +7,7 @@ from functools import update_wrapper
 from typing import Any
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from lit_engine._lightning import trainer_of
@@ -208,12 +209,12 @@ def adds_weights_later(module: LightningModule, callbacks: Iterable[Callback] = 
     return any(kind.setup is not Callback.setup for kind in kinds)
 
 
-def complete_prediction(module: LightningModule, data: Any) -> None:
+def complete_prediction(module: LightningModule, data: LightningDataModule | None) -> None:
     """Add a `predict_step` that calls `forward`, and a `predict_dataloader` for the test split, if they are missing.
 
     Lightning's default `predict_step` passes the whole batch to `forward`, even if it is a tuple of images and targets.
+    If `data` is None, the module provides the dataloaders.
     """
-    kind = type(data)
     if type(module).predict_step is LightningModule.predict_step:
 
         def predict_step(batch: Any, batch_idx: int = 0, dataloader_idx: int = 0) -> Any:
@@ -228,9 +229,6 @@ def complete_prediction(module: LightningModule, data: Any) -> None:
                 raise UserError(f"{kind} has no predict_step, and its forward rejects {shapes}: {reason}") from error
 
         replace(module, "predict_step", predict_step)
-    if (
-        isinstance(data, LightningDataModule)
-        and kind.predict_dataloader is LightningDataModule.predict_dataloader
-        and kind.test_dataloader is not LightningDataModule.test_dataloader
-    ):
-        replace(data, "predict_dataloader", data.test_dataloader)
+    owner = module if data is None else data
+    if is_overridden("test_dataloader", owner) and not is_overridden("predict_dataloader", owner):
+        replace(owner, "predict_dataloader", lambda: owner.test_dataloader())
