@@ -1,5 +1,6 @@
 """`reproduce RUN` trains a run again with its own code and data, and compares the results."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -276,3 +277,23 @@ def test_a_module_on_pythonpath_is_found_and_only_python_files_are_listed(
     assert done.status == 0, done.err
     assert "note: script.py is not in code.patch" in done.out
     assert "notes.txt" not in done.out
+
+
+def test_a_changed_module_outside_the_repository_is_the_likely_reason(lit, workspace, monkeypatch, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    module = outside / "shrinking.py"
+    module.write_text(
+        "from lightning.pytorch import Callback\nclass Shrink(Callback):\n"
+        "    def on_train_start(self, trainer, pl_module):\n"
+        "        for parameter in pl_module.parameters():\n            parameter.data *= 1.0\n"
+    )
+    monkeypatch.chdir(outside)
+    monkeypatch.syspath_prepend(str(outside))
+    fit = lit(FIT.replace("configs", f"{workspace}/configs"), "--trainer.callbacks+=shrinking.Shrink")
+    assert fit.status == 0, fit.err
+    (entry,) = RunDir(RUN).entries()
+    assert entry["modules"] == {"shrinking.py": hashlib.sha256(module.read_bytes()).hexdigest()}
+    module.write_text(module.read_text().replace("1.0", "0.5"))
+    done = lit(f"reproduce {RUN} --here")
+    assert done.status == 3, done.err
+    assert "most likely reason: shrinking.py has changed" in done.out.splitlines()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -163,7 +164,7 @@ def tree(folder):
 
 
 def test_applying_the_patch_to_a_clone_reproduces_the_code_that_ran(tmp_path, git, monkeypatch):
-    """The patch includes changed, removed, binary and new source files, staged or not, and lists other new files."""
+    """The patch includes changed, removed, binary, imported and new source files, and lists other new files."""
     code, clone = tmp_path / "code", tmp_path / "clone"
     (code / "a.py").write_text("a = 2\r\n")
     (code / "b\xe9 c.py").write_bytes(b"\xe9\xe8")
@@ -175,6 +176,9 @@ def test_applying_the_patch_to_a_clone_reproduces_the_code_that_ran(tmp_path, gi
     (code / "package").mkdir()
     (code / "package" / "new.py").write_text("new = 2\n")
     git("add", "staged.py")
+    (code / "imported_by_run.py").write_text("imported = 1\n")
+    module = SimpleNamespace(__file__=str(code / "imported_by_run.py"))
+    monkeypatch.setitem(sys.modules, "imported_by_run", module)
     before = git("status", "--porcelain")
     files = tree(code)
     left_out = {"keys.py": "1", "secrets.yaml": "1", "src/data.csv": "1", "src/huge.py": "#" * 1_000_001}
@@ -183,7 +187,8 @@ def test_applying_the_patch_to_a_clone_reproduces_the_code_that_ran(tmp_path, gi
     patch, included = read_uncommitted_changes(code / "package")
     assert patch.startswith(b"".join(b"New file, not in this patch: %s\n" % name.encode() for name in left_out))
     assert set(included) == {
-        "a.py", "b\xe9 c.py", "d.png", "old.py", "staged.py", "package/new.py", "src/new dir/new.py"
+        "a.py", "b\xe9 c.py", "d.png", "old.py", "staged.py", "package/new.py", "src/new dir/new.py",
+        "imported_by_run.py",
     }  # fmt: skip
     (tmp_path / "code.patch").write_bytes(patch)
     git("clone", "-q", code, clone, inside=tmp_path)

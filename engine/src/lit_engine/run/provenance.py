@@ -1,5 +1,6 @@
 """The provenance of a run, such as the command, commit, uncommitted changes, versions and machine."""
 
+import hashlib
 import os
 import platform
 import socket
@@ -15,7 +16,8 @@ from urllib.parse import urlsplit
 from lit_engine.project import current, program, variable
 
 PACKAGES = ("lit-engine", "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
-# A patch includes new files of these types in these folders and the package. Other files, such as keys, may be private.
+# A patch includes new files of these types in these folders and the package, and imported modules. Other files, such as
+# keys, may be private.
 SOURCE, FOLDERS = (".py", ".yaml", ".yml", ".toml", ".sh", ".ipynb"), {"src", "configs"}
 FORM = ("--binary", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
 MAX_BYTES, MAX_NAMED = 1_000_000, 50  # maximum size of a patch, maximum number of omitted files to list
@@ -52,6 +54,7 @@ def provenance() -> dict[str, Any]:
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "command": [sys.argv[0], *map(_mask, command_line)],
         "git": read_git_state(current().folder),
+        **hash_outside_modules(current().folder),
         "versions": versions(),
         "host": socket.gethostname(),
         "platform": platform.platform(),
@@ -89,17 +92,18 @@ def _version(package: str) -> str | None:
 def read_uncommitted_changes(folder: Path) -> tuple[bytes, list[str]]:
     """Return the changes since the commit as a patch for `git apply`, and the list of changed files.
 
-    The patch includes all changes to tracked files, and small new source files in src/, configs/ and the package
-    `folder`. Omitted new files are listed in the first lines of the patch. The repository itself is not changed.
+    The patch includes all changes to tracked files, imported modules, and small new source files in src/, configs/ and
+    the package `folder`. Omitted new files are listed in the first lines of the patch. The repository is not changed.
     """
     try:
-        root = Path(os.fsdecode(_git(folder, "rev-parse", "--show-toplevel").rstrip(b"\n")))
+        root, modules = _root(folder), _own_modules()
         diff, left_out = _git(root, "diff", "HEAD", *FORM), []
         names = [os.fsdecode(name) for name in _git(root, "diff", "HEAD", "--name-only", "-z").split(b"\0")[:-1]]
         folders = {*FOLDERS, folder.name}
         for name in _git(root, "ls-files", "-z", "--others", "--exclude-standard").split(b"\0")[:-1]:
             file = root / os.fsdecode(name)
-            of_project = file.suffix in SOURCE and not folders.isdisjoint(file.relative_to(root).parts[:-1])
+            in_folders = file.suffix in SOURCE and not folders.isdisjoint(file.relative_to(root).parts[:-1])
+            of_project = in_folders or file.resolve() in modules
             if of_project and len(diff) + file.lstat().st_size < MAX_BYTES:
                 names.append(os.fsdecode(name))
                 diff += _git(root, "diff", "--no-index", *FORM, "--", os.devnull, os.fsdecode(name))
@@ -114,6 +118,30 @@ def read_uncommitted_changes(folder: Path) -> tuple[bytes, list[str]]:
         lines = diff.split(b"\n")
         diff = b"\n".join(os.fsencode(_mask(os.fsdecode(one))) if one[:1] == b"+" else one for one in lines)
     return b"".join(left_out[:MAX_NAMED]) + diff, names
+
+
+def hash_outside_modules(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the SHA-256 of imported modules in the working folder that no patch of the repository can contain."""
+    try:
+        here, root = Path.cwd(), _root(folder).resolve()
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    outside = [file for file in _own_modules() if file.is_relative_to(here) and not file.is_relative_to(root)]
+    found = {str(file.relative_to(here)): hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(outside)}
+    return {"modules": found} if found else {}
+
+
+def _own_modules() -> set[Path]:
+    """Return the files of all imported modules that belong neither to Python nor to installed packages."""
+    standard = sys.stdlib_module_names
+    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] not in standard]
+    files = {Path(getattr(module, "__dict__", {}).get("__file__") or "") for module in modules}
+    own = {file for file in files if file.suffix == ".py" and {"site-packages", "dist-packages"}.isdisjoint(file.parts)}
+    return {file.resolve() for file in own if file.is_file()}
+
+
+def _root(folder: Path) -> Path:
+    return Path(os.fsdecode(_git(folder, "rev-parse", "--show-toplevel").rstrip(b"\n")))
 
 
 def _git(folder: Path, *args: str) -> bytes:

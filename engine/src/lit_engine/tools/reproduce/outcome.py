@@ -139,7 +139,10 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         machine = {name: entry.get(name) for name in ("devices", "processes", "cpu_threads", "platform", "host")}
         facts.append({**data, **entry.get("versions", {}), **machine})
     one, other = facts
-    found = [f"{name}: {other[name]} instead of {one[name]}" for name in one if other.get(name, one[name]) != one[name]]
+    modules, known = before.get("modules", {}), now.get("modules", {})
+    found = [f"{name} has changed" for name in modules if known.get(name, modules[name]) != modules[name]]
+    facts_differ = [name for name in one if other.get(name, one[name]) != one[name]]
+    found += [f"{name}: {other[name]} instead of {one[name]}" for name in facts_differ]
     return found + ([] if before.get("data") and now.get("data") else ["the data have no fingerprints to compare"])
 
 
