@@ -192,6 +192,15 @@ def test_multilabel_scores_match_scikit_learn(make_run, say):
     assert first_score(say, "f1") == pytest.approx(metrics.f1_score(true, found[0], average="macro"))
 
 
+@pytest.mark.parametrize(("separator", "notes"), [(";", 1), (" ", 0)])
+def test_joined_labels_in_the_column_of_a_single_class_are_reported(make_run, say, separator, notes):
+    for name in "ab":
+        write(make_run(name), "index,prediction,target", [f"0,x{separator}y,x{separator}y", "1,x,y"])
+    status, _, err = say("compare runs/x/a runs/x/b --test f1")
+    assert status in (0, 3, 4), err
+    assert err.count("call the column labels") == notes
+
+
 def test_labels_that_never_occur_count_as_zero(make_run, say):
     """The result matches scikit-learn and torchmetrics."""
     for name in "ab":
