@@ -34,6 +34,14 @@ def test_matching_weights_are_loaded_and_others_are_reported_and_unchanged(tmp_p
         warm_start(net(classes=5), tmp_path / "a.ckpt", strict=True)
 
 
+def test_dropped_weights_may_be_missing_with_strict(tmp_path):
+    file = save(net(classes=3), tmp_path / "a.ckpt")
+    found = warm_start(net(classes=5), file, {"layers.3.": None}, strict=True)
+    assert found.missing == ["layers.3.weight", "layers.3.bias"]
+    with pytest.raises(CheckpointError, match=r"missing: 1 \(layers.3.weight\)"):
+        warm_start(net(classes=5), file, {"layers.3.weight": "other", "layers.3.bias": None}, strict=True)
+
+
 def test_missing_and_unexpected_weights_are_listed():
     old = nn.ModuleDict({"body": nn.Linear(2, 3), "old": nn.Linear(3, 1)})
     new = nn.ModuleDict({"body": nn.Linear(2, 3), "new": nn.Linear(3, 1, bias=False)})

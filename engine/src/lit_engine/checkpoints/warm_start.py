@@ -133,7 +133,8 @@ def warm_start(
     names of weights that are only useful with the checkpoint's data, such as embeddings of a different vocabulary.
 
     Raises:
-        CheckpointError: if no parameter fits, `strict` is set and not all weights fit, or the file cannot be read.
+        CheckpointError: if no parameter fits, `strict` is set and not all weights fit (except those that `prefixes`
+            drops), or the file cannot be read.
     """
     content = read(checkpoint) if content is None else content
     state = state_of(content, checkpoint)
@@ -144,8 +145,10 @@ def warm_start(
     # Reject the checkpoint if only buffers match the model.
     if not {name for name, _ in model.named_parameters()}.intersection(found.loaded):
         raise CheckpointError(f"no weight of {checkpoint} fits the model:\n{found}")
-    if strict and not found.complete:
-        raise CheckpointError(f"the weights of {checkpoint} do not match the model:\n{found}")
+    dropped = tuple(prefix for prefix, new in (prefixes or {}).items() if new is None)
+    kept = replace(found, missing=[name for name in found.missing if not name.startswith(dropped)])
+    if strict and not kept.complete:
+        raise CheckpointError(f"the weights of {checkpoint} do not match the model:\n{kept}")
     # Load the model's own state dict, whose version metadata keeps torchvision models from renaming weights.
     own = model.state_dict()
     own.update((name, state[name]) for name in found.loaded)
