@@ -239,6 +239,8 @@ class Session:
         self.signals.deferred = False
         if self.signals.number:
             raise Interrupted(self.signals.number)
+        if self.record.stopped_early:
+            print_once(f"stopped early: {self.record.stopped_early}")
 
     def _halve_batches(self, trainer: Trainer) -> None:
         """Make `run` repeat the step in which memory ran out, but with half the micro-batch size."""

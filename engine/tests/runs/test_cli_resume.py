@@ -135,11 +135,18 @@ def test_a_run_stopped_mid_epoch_resumes_with_the_rest_of_the_epoch(lit):
 def test_more_patience_continues_a_run_that_stopped_early(lit):
     stop = "{class_path: EarlyStopping, init_args: {monitor: val/loss, mode: max, patience: 1}}"
     options = f"fit -c configs/quickstart.yaml {TINY} --test_after_fit=false --model.schedulers=null"
-    run = lit(options, "--trainer.max_epochs=20", ["--trainer.callbacks+=" + stop]).run
+    first = lit(options, "--trainer.max_epochs=20", ["--trainer.callbacks+=" + stop])
+    run, reason = first.run, "stopped early: val/loss did not improve in the last 1 records"
+    assert reason in first.out.splitlines()
+    assert reason in (run / "index.html").read_text()
     before = json.loads((run / "metrics.json").read_text())["fit"]["epochs"]
     resumed = lit(f"fit --run {run} --trainer.callbacks.patience=3")
     assert resumed.status == 0, resumed.err
     assert json.loads((run / "metrics.json").read_text())["fit"]["epochs"] == before + 2
+    assert "stopped early: val/loss did not improve in the last 3 records" in resumed.out.splitlines()
+    longer = lit(f"fit --run {run} --trainer.callbacks.patience=9 --trainer.max_epochs={before + 3}")
+    assert (longer.status, "stopped early" in longer.out) == (0, False)
+    assert "stopped early" not in (run / "index.html").read_text()
 
 
 def test_resuming_a_run_without_checkpoints_is_an_error(lit, trained):

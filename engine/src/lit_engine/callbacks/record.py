@@ -58,6 +58,7 @@ class RunRecord(Callback):
             config.yaml changes if the run is rejected or already finished.
         hyper_parameters: hyperparameters of the model as plain data, which are stored in checkpoints.
         is_unchanged: whether the run is resumed with unchanged options.
+        stopped_early: the reason why early stopping ended the run, or None.
     """
 
     def __init__(self, run: RunDir, config: str = "", metrics: MetricsCSV | None = None) -> None:
@@ -65,6 +66,7 @@ class RunRecord(Callback):
         self.provenance: dict[str, Any] | None = None
         self.hyper_parameters: dict[str, Any] = {}
         self.started, self.is_unchanged = False, False
+        self.stopped_early: str | None = None
         self._stopped = False  # whether a stop had been requested when the checkpoint was saved
         self._known: dict[str, Any] = {}  # the latest metrics stored in the checkpoint
         self._logged: set[str] = set()  # names of the logged training metrics
@@ -177,6 +179,10 @@ class RunRecord(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.metrics is not None and self.started:
             self.metrics.save()
+        reasons = [one.stopping_reason_message for one in trainer.early_stopping_callbacks if trainer.should_stop]
+        # such as `Monitored metric val_loss did not improve in the last 3 records. Best score: …`
+        for reason in filter(None, reasons):
+            self.stopped_early = reason.removeprefix("Monitored metric ").partition(". ")[0]
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the last epoch and the best checkpoint, even if an earlier process was killed after the last epoch."""
@@ -234,7 +240,7 @@ class RunRecord(Callback):
             if self.provenance is not None and self.started:
                 peak = (memory := measure_peak_memory()).get("cuda", memory["process"])
                 measured = {"seconds": round(perf_counter() - self._start, 2), "peak_memory_gb": round(peak / 1e9, 3)}
-                self.run.end(status, **measured, data=self.provenance["data"])
+                self.run.end(status, **measured, stopped_early=self.stopped_early, data=self.provenance["data"])
             elif self.provenance is not None and status == 0:  # an earlier process was killed after the last step
                 self.run.end(0)
 

@@ -145,7 +145,9 @@ def _summary(run: Run) -> str:
         pace = f"{pace} on {devices}" if pace else f"on {devices}"
     peak = max((entry.get("peak_memory_gb", 0) for entry in run.entries), default=0)
     memory = f"peak memory {peak:.2f} GB" if peak else ""
-    told = [f"{what} on {_class_name(run, 'data')}", *sizes, str(duration(run.seconds)[0]), pace, memory, run.state]
+    reason = run.entries[-1].get("stopped_early") if run.entries and run.state == "finished" else None
+    state = f"stopped early: {reason}" if reason else run.state
+    told = [f"{what} on {_class_name(run, 'data')}", *sizes, str(duration(run.seconds)[0]), pace, memory, state]
     return "; ".join(filter(None, told)) + "."
 
 
