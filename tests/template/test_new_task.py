@@ -101,6 +101,22 @@ def test_written_tasks_pass_their_own_tests(project, which):
 
 
 @pytest.mark.slow
+def test_the_test_of_a_segmentation_task_passes_with_a_dataset_whose_root_is_required(project):
+    assert new_task(project, "edited", "--kind", "segmentation").returncode == 0
+    (data,) = project.glob("src/*/data/edited.py")
+    text = data.read_text().replace("return images, masks", "return torch.utils.data.TensorDataset(images, masks)")
+    text = text.replace("__init__(self, **kwargs: Any)", "__init__(self, root: str, **kwargs: Any)")
+    data.write_text(text.replace("super().__init__(**kwargs)", "super().__init__(root=root, **kwargs)"))
+    config = project / "configs" / "edited.yaml"
+    config.write_text(config.read_text().replace("batch_size: 8", "root: mine\n    batch_size: 8"))
+    tests = project / "tests" / "test_edited.py"
+    done = run(
+        "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, PYTHONPATH=str(project / "src"), OMP_NUM_THREADS="1"
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["multilabel", "segmentation", "pretrained_sequence"])
 def test_two_processes_report_the_same_metrics_as_one(project, kind, tmp_path):
     """Test batches are not full, and some labels and pixels occur in only one process."""
