@@ -344,6 +344,8 @@ class ImageData(SplitData):
         `(N, H, W)` with the class of each pixel (-1 if unknown).
 
         Alternatively, return a dataset of `(image, target)` pairs. The images are PIL images or tensors `(C, H, W)`.
+        PIL images are resized to `input_shape` (bilinear), as in `predict --images`. Masks are not resized, so they
+        must have the height and width of `input_shape`. To resize a mask, use `Image.Resampling.NEAREST`.
         """
         raise NotImplementedError
 
