@@ -17,6 +17,7 @@ from lit_engine.checkpoints.warm_start import check_fits
 from lit_engine.classes.names import import_named, resolve_class_paths
 from lit_engine.cli.config_files import as_yaml
 from lit_engine.cli.invocation import prepare
+from lit_engine.cli.links import active_links
 from lit_engine.cli.parser import LitCLI
 from lit_engine.data.module import build_datamodule
 from lit_engine.data.sampler import seed_cpu
@@ -60,6 +61,7 @@ def load_data(run: RunDir, stage: str = "test", download: bool = True) -> Lightn
     config = resolve_class_paths(run.config()["data"])
     given, links = config.get("init_args", {}), current().links
     if any(name in given and given[name] is None for name in links):
+        links = active_links(resolve_class_paths(run.config()["model"]), links)
         fill_linked(given, links, read(choose_checkpoint(run)))
     seed = int(run.config().get("seed_everything", 0))
     with isolate_rng(include_cuda=False):

@@ -12,6 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_engine.checkpoints.io import read
+from lit_engine.cli.links import check_links
+from lit_engine.errors import UserError
 from lit_engine.load import load_model
 from lit_engine.run.directory import RunDir
 
@@ -206,3 +208,74 @@ def test_a_printed_config_with_an_object_as_default_can_be_used(lit, capfd):
     assert "device_of_noise" not in printed
     Path("printed.yaml").write_text(printed)
     assert lit("fit -c printed.yaml --epochs 1").status == 0
+
+
+class Described(Clouds):
+    """Data whose attributes have the same names as arguments of `Linked` and `LinkedNetwork`."""
+
+    num_classes, input_shape = 2, torch.tensor([6, 1])
+    mean, std, class_names = torch.tensor([9.0, 9.0]), torch.tensor([9.0, 9.0]), ["no", "yes"]
+
+
+class LinkedNetwork(Network):
+    """A network with a required argument, and an argument with a default value."""
+
+    def __init__(self, num_classes: int, input_shape: list[int] | None = None):
+        super().__init__()
+        self.num_classes, self.input_shape = num_classes, input_shape
+
+
+class Linked(Plain):
+    """Module whose only required arguments are the network and the class names."""
+
+    def __init__(
+        self, net: nn.Module, class_names: list[str], mean: list[float] | None = (0.5,), std: float | None = None
+    ):
+        super().__init__(net)
+        self.class_names, self.mean, self.std = class_names, mean, std
+
+
+@pytest.mark.parametrize(
+    ("options", "names", "mean", "std"),
+    [
+        ("", ["no", "yes"], [0.5], None),
+        ("--model.mean=[0.1] --model.std=2", ["no", "yes"], [0.1], 2.0),
+        ("--model.class_names=[a,b] --model.mean=null", ["a", "b"], None, None),
+    ],
+)
+def test_the_data_module_provides_only_required_arguments_that_are_not_set(lit, options, names, mean, std):
+    net = "--model test_arguments.Linked --model.net test_arguments.LinkedNetwork"
+    run = fit(lit, f"--data test_arguments.Described {net} {options}")
+    again = lit(f"validate {run}")
+    assert again.status == 0
+    assert "warning" not in again.err
+    assert lit(f"fit -c {run}/config.yaml --name again --epochs 1").status == 0
+    for one in (run, run.with_name("again"), Path("runs/config/again")):
+        if one.is_dir():
+            model = load_model(RunDir(one))
+            assert (model.class_names, model.net.num_classes, model.net.input_shape) == (names, 2, None)
+            assert (list(model.mean) if model.mean else None, model.std) == (mean, std)
+
+
+class Shaped(Plain):
+    """Module with a required argument whose value is a tensor."""
+
+    def __init__(self, mean: torch.Tensor):
+        super().__init__()
+        self.mean = mean
+
+
+def test_a_required_argument_may_be_a_tensor_of_the_data_module(lit):
+    run = fit(lit, "--data test_arguments.Described --model test_arguments.Shaped")
+    for command in ("validate", "fit --epochs 3 --run"):
+        again = lit(f"{command} {run}")
+        assert again.status == 0, again.err
+    assert load_model(RunDir(run)).mean.tolist() == [9, 9]
+
+
+def test_a_task_rejects_a_value_that_differs_from_a_tensor_of_the_data_module():
+    model, links = {"class_path": "toy.tasks.ImageClassifier", "init_args": {"mean": [9.0, 9.0]}}, {"mean": "mean"}
+    check_links(model, Described(), links)
+    model["init_args"]["mean"] = [0.1, 0.1]
+    with pytest.raises(UserError, match="mean comes from Described"):
+        check_links(model, Described(), links)

@@ -9,6 +9,7 @@ from typing import Any
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 
 from lit_engine.checkpoints.io import read
@@ -96,7 +97,7 @@ def changed_evaluation(run: Path, config: Mapping[str, Any]) -> list[str]:
 def _describe_changes(before: Any, now: Any) -> list[str]:
     return [
         f"{key} was {shorten(str(old), 80)} in training and is {shorten(str(new), 80)}"
-        for key, old, new in iterate_changes(before, now)
+        for key, old, new in iterate_changes(*apply_to_collection((before, now), Tensor, Tensor.tolist))
     ]
 
 

@@ -7,10 +7,27 @@ from textwrap import shorten
 from typing import Any
 
 from jsonargparse import Namespace
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor
 
 from lit_engine.classes.names import drop_weights, find_argument
 from lit_engine.data.module import build_datamodule
 from lit_engine.errors import UserError
+from lit_engine.training.task import Task
+
+
+def active_links(model: Any, links: Mapping[str, str]) -> dict[str, str]:
+    """Return the links that apply to the model in a config.
+
+    If the model is not a `Task`, these are the links to arguments that have no default and are not set.
+    """
+    if issubclass(resolve_name(model["class_path"]), Task):
+        return dict(links)
+    return {
+        source: links[source]
+        for source, argument, owner in _iterate_links(model, links)
+        if argument.default is argument.empty and owner.get("init_args", {}).get(argument.name) is None
+    }
 
 
 def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> dict[str, Any]:
@@ -40,7 +57,9 @@ def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> N
     """Raise UserError if an explicitly set argument differs from the linked value, which takes precedence."""
     for source, argument, owner in _iterate_links(model, links):
         by_hand = owner.get("init_args", {}).get(argument.name)
-        if by_hand is not None and hasattr(data, source) and by_hand != _plain(getattr(data, source)):
+        if by_hand is None or not hasattr(data, source):
+            continue
+        if by_hand != _plain(apply_to_collection(getattr(data, source), Tensor, Tensor.tolist)):
             raise UserError(
                 f"{owner['class_path']}: {argument.name} comes from {type(data).__name__} "
                 f"({shorten(str(getattr(data, source)), 60)}), but was set to {by_hand}: remove the option"

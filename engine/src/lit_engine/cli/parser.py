@@ -25,13 +25,13 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from lit_engine._jsonargparse import find_reason
+from lit_engine._jsonargparse import find_reason, remove_links
 from lit_engine._lightning import remember_missing_cuda, skip_data_summary
 from lit_engine.classes.names import check_config, drop_weights, find_argument, resolve_class_paths
 from lit_engine.cli.arguments import CONFIG, SUBCOMMANDS, UsageError
 from lit_engine.cli.config_files import as_line, as_yaml, content_of, parse_text
 from lit_engine.cli.explain import locate_error
-from lit_engine.cli.links import add_given, check_links, describe_missing_link, hyper_parameters
+from lit_engine.cli.links import active_links, add_given, check_links, describe_missing_link, hyper_parameters
 from lit_engine.cli.options import ABOUT, CKPT_PATH, MATMUL_PRECISION, OPTIONS
 from lit_engine.distributed.processes import is_first
 from lit_engine.errors import UserError, did_you_mean
@@ -163,11 +163,12 @@ class LitCLI(LightningCLI):
         options: the parsed options.
         plain: the options as plain data, with all defaults.
         drawn: whether the seed was chosen at random.
+        links: the links between data and model that apply to this model.
         hyper_parameters: hyperparameters of the model as plain data for its checkpoints, set by `make`.
     """
 
     def __init__(self, project: Project, args: Sequence[str]) -> None:
-        self.links, self.command, self.words = project.links, args[0], args[1:]
+        self.project_links, self.command, self.words = project.links, args[0], args[1:]
         super().__init__(
             model_class=LightningModule,
             datamodule_class=LightningDataModule,
@@ -205,7 +206,7 @@ class LitCLI(LightningCLI):
         kind = Literal["highest", "high", "medium"] | None
         add("--trainer.matmul_precision", type=kind, default=None, help=MATMUL_PRECISION)
         parser.set_defaults({"data": {"class_path": OWN_DATA}})
-        for source, target in self.links.items():
+        for source, target in self.project_links.items():
             parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -220,6 +221,9 @@ class LitCLI(LightningCLI):
         check(self.command, self.options)
         self.check_early_stopping()
         self.check_dataloaders()
+        self.links = active_links(self.options.model, self.project_links)
+        unused = self.project_links.items() - self.links.items()
+        remove_links(parser, [f"model.init_args.{target}" for _, target in unused])
         text = parser.dump(self.options, skip_unset=False, skip_validation=True)
         plain = yaml.load(text, YAML_LOADER)
         add_given(plain["model"], self.options.model, self.links)
