@@ -820,6 +820,14 @@ def test_early_stopping_may_have_a_fixed_metric_and_mode(lit):
     assert json.loads((done.run / "metrics.json").read_text())["fit"]["epochs"] == 2
 
 
+def test_early_stopping_minimizes_a_loss_by_default(lit):
+    fit = "fit --model metric_objects.Classifier --data metric_objects.Data --epochs 9 --trainer.limit_train_batches=1"
+    patience = "--trainer.callbacks.patience=1 --trainer.callbacks.min_delta=9"
+    done = lit(fit, f"--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val_loss {patience}")
+    assert done.status == 0, done.err
+    assert json.loads((done.run / "metrics.json").read_text())["fit"]["epochs"] == 2
+
+
 def test_validate_prints_no_hint_about_keeping_the_best_checkpoint(lit):
     run = lit(
         "fit --model test_own_code.Quiet --data metric_objects.Data --epochs 1 --trainer.limit_train_batches=1"

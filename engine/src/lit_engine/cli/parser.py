@@ -37,6 +37,7 @@ from lit_engine.distributed.processes import is_first
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import Project, program
 from lit_engine.run.directory import YAML_LOADER
+from lit_engine.run.metric_names import is_loss
 from lit_engine.run.options import options_of, same_value
 from lit_engine.training.plain import LOADERS, OWN_DATA, OwnData, seed_data_hooks
 from lit_engine.training.task import Task
@@ -246,13 +247,13 @@ class LitCLI(LightningCLI):
     def check_early_stopping(self) -> None:
         """Raise UserError for an `EarlyStopping` if neither a config nor the command line sets its mode.
 
-        Lightning's default `min` would stop a run too early if the metric should be maximized.
+        Lightning's default `min` would stop a run too early if the metric should be maximized. It is used for losses.
         """
         callbacks = self.options.trainer.get("callbacks") or []
         every = [one.init_args for one in (callbacks if isinstance(callbacks, list) else [callbacks])
                  if isinstance(one, Namespace) and one.class_path.endswith("EarlyStopping")
                  and {"monitor", "mode"} <= vars(one.get("init_args", Namespace())).keys()]  # fmt: skip
-        lowest = [arguments.monitor for arguments in every if arguments.mode == "min"]
+        lowest = [one.monitor for one in every if one.mode == "min" and not is_loss(one.monitor)]
         modes = [key for options in self.given_options for key in options if STOPPING_MODE.fullmatch(key)]
         if lowest and len(modes) < len(every):
             raise UserError(
