@@ -273,7 +273,7 @@ class Session:
         for kind, what in NEW_SAMPLES.items():
             if self.options[kind]:
                 if getattr(datamodule, "predicts_on", None) != kind:
-                    name = type(datamodule or model).__name__
+                    name = type(model if datamodule is None else datamodule).__name__
                     raise UserError(f"{name} cannot predict on {what}: define predicts_on = {kind!r} and predict_from")
                 path = Path(self.options[kind]).expanduser()
                 datamodule.predict_source = f"{kind}_{path.stem if path.is_file() else path.resolve().name}"

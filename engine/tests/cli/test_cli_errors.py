@@ -38,6 +38,8 @@ CASES = {
     f"{Q} --model.net MLQ": ["model.net", "MLQ", "did you mean MLP"],
     f"{Q} --model toy.tasks.ImageClasifier": ["ImageClasifier", "did you mean ImageClassifier"],
     f"{Q} --model.net=mine.Wide": ["model.net: No module named 'mine'", "in the folder of mine.py"],
+    f"{Q} --data statistics": ["data: no class statistics, because statistics is a module: write statistics.NAME"],
+    "fit -c flat.yaml": ["model: Option 'lr' is not accepted; write model: {class_path: NAME, init_args: {lr: …}}"],
     f"{Q} --model.optimizer torch.optim.Adan": ["model.optimizer", "did you mean torch.optim.Adam"],
     f"{Q} --model.optimizer.lr=-0.1": ["optimizer: ", "learning rate: -0.1"],
     f"{Q} --model.optimizer=os.system": ["model.optimizer: ", "os.system", "must not use"],
@@ -119,6 +121,7 @@ FILES = {
     "optimizer.yaml": "optimizer: {class_path: torch.optim.Adam, init_args: {lr: 0.01}}\n",
     "scheduler.yaml": "lr_scheduler: {class_path: StepLR, init_args: {step_size: 1}}\n",
     "subcommand.yaml": "fit: {trainer: {max_epochs: 1}}\n",
+    "flat.yaml": "model: {lr: 0.1}\n",
     "stops.yaml": "trainer:\n  callbacks+:\n  - {class_path: EarlyStopping, init_args: {monitor: val/accuracy}}\n"
     "  - {class_path: EarlyStopping, init_args: {monitor: val/loss, mode: min}}\n",
     "twice.yaml": "trainer:\n  max_epochs: 1\ndata:\n  seed: 1\ntrainer:\n  max_steps: 3\n",
@@ -212,6 +215,10 @@ class Refusing(CSVLogger):
     def __init__(self):
         raise ValueError("no such server")
 
+class Uninitialized(LightningDataModule):
+    def __init__(self):
+        self.num_classes, self.input_shape, self.class_names = 1, (1, 8, 8), ["ant"]
+
 class Bare(LightningDataModule):
     def __init__(self, size: int = 8) -> None:
         super().__init__()
@@ -245,6 +252,12 @@ def test_reports_attributes_that_the_data_module_lacks(lit, mine):
     assert result.status == 2
     assert f"{mine}.Bare must have class_names, num_classes, input_shape" in result.err
     assert len(result.err.strip().splitlines()) == 1
+
+
+def test_a_data_module_must_call_the_constructor_of_its_base_class(lit, mine):
+    result = lit(f"{Q} --data={mine}.Uninitialized")
+    assert result.status == 2
+    assert result.err == "error: Uninitialized.__init__ must call super().__init__()\n"
 
 
 def test_constructor_errors_report_the_cause_and_bugs_report_the_location(lit, mine, workspace):

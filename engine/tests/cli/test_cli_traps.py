@@ -68,6 +68,11 @@ def test_sections_whose_options_are_commented_out_have_no_effect(printed, worksp
     assert printed("--config empty.yaml -c configs/overlays/ema.yaml") == printed("-c configs/overlays/ema.yaml")
 
 
+def test_the_empty_checkpoint_path_in_a_config_of_lightningcli_has_no_effect(printed, workspace):
+    (workspace / "saved.yaml").write_text("ckpt_path: null\ntrainer: {max_epochs: 3}\n")
+    assert printed("--config saved.yaml") == printed("--trainer.max_epochs=3")
+
+
 LISTS = {
     "model.schedulers": (
         "{scheduler: {class_path: StepLR, init_args: {step_size: 5, gamma: 0.9}}, interval: step, frequency: 7}",

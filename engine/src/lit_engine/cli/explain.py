@@ -6,6 +6,7 @@ import sysconfig
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from traceback import extract_tb
@@ -166,6 +167,8 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
             return f": several classes have this name, so write {' or '.join(paths)}"
         if wrong in classes:  # a config needs more than the name of the class
             return f": write {{class_path: {wrong}}}"
+        if wrong.isidentifier() and find_spec(wrong):
+            return f", because {wrong} is a module: write {wrong}.NAME"
         near = nearest(wrong, classes)
         return f"; did you mean {classes[near]}?" if near else ""
     if reason.startswith("Import path") and (given := re.search(r"Given value: (?:.*class_path\W+)?([\w.]+)", message)):
@@ -190,7 +193,9 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
     known = _parameters_in_use(args, message) | {"class_path", "init_args"}
     named = [name.partition(".")[0] for name in quoted]  # `nett` in nett.init_args.layers
     wrong = [name for name in (*key.split(".")[1:], *named) if name not in known]
-    return next((hint for name in wrong if (hint := did_you_mean(name, known))), "")
+    has_class = re.search("class_path|init_args", message)
+    form = "" if has_class or "." in key else f"; write {key}: {{class_path: NAME, init_args: {{{named[0]}: …}}}}"
+    return next((hint for name in wrong if (hint := did_you_mean(name, known))), form)
 
 
 def _parameters_in_use(args: Sequence[str], message: str) -> set[str]:

@@ -118,5 +118,7 @@ def _config(file: str, is_first: bool) -> list[str]:
     found = resolve_class_paths(content)
     if found.get("trainer", {}) is None:  # all options are commented out
         del found["trainer"]
+    if found.get("ckpt_path", "") is None:  # in configs that LightningCLI saved
+        del found["ckpt_path"]
     words = [f"{CONFIG}={file if found == content else as_yaml(found)}"]
     return words if is_first or not has_mappings(found) else [f"{CONFIG}={as_yaml(empty_lists(found))}", *words]

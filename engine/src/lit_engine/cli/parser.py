@@ -289,7 +289,8 @@ class LitCLI(LightningCLI):
             parts: function that returns the run's trainer arguments, given the trainer section of the config.
 
         Raises:
-            UserError: a class rejects an argument, or the data module lacks an attribute that the model needs.
+            UserError: a class rejects an argument or does not call `super().__init__()`, or the data module lacks an
+                attribute that the model needs.
         """
         if weights:
             drop_weights(self.options.model.get("init_args", {}))
@@ -306,7 +307,11 @@ class LitCLI(LightningCLI):
             raise UserError(": ".join([*class_path, find_reason(str(error))]) + locate_error(error)) from error
         if isinstance(self.datamodule, OwnData):
             self.datamodule = None
-        for owner in filter(None, (self.model, self.datamodule)):
+        for owner in (self.model, self.datamodule):
+            if owner is None:
+                continue
+            if not hasattr(owner, "prepare_data_per_node"):  # set by Lightning's constructors
+                raise UserError(f"{type(owner).__name__}.__init__ must call super().__init__()")
             seed_data_hooks(owner, self.options.seed_everything)
         check_links(self.plain["model"], self.datamodule, self.links)
         self.hyper_parameters = hyper_parameters(copy.deepcopy(self.plain["model"]), self.datamodule, self.links)
