@@ -1,5 +1,6 @@
 """Mistakes in a config or command exit with status 2 and a short message with the key, value and closest name."""
 
+import subprocess
 import sys
 
 import pytest
@@ -89,6 +90,10 @@ CASES = {
     f"{Q} --trainer.strategy=ddp_spawn": ["runs with trainer.strategy=ddp_spawn cannot be recorded: use ddp instead"],
     f"{Q} --trainer.logger+=CSVLogger": ["trainer.logger", "required: save_dir"],
     f"{Q} --model.metrics=[MulticlasF1Score]": ["model.metrics", "did you mean torchmetrics", "MulticlassF1Score?"],
+    f"{Q} --model.metrics.f1=torchmetrics.classification.MulticlassF1Score --model.metrics.f1.averag=micro": [
+        "model.metrics.f1.averag: Option 'averag' is not accepted; did you mean average?"
+    ],
+    f"{Q} -c patience.yaml": ["trainer.callbacks: Option 'patiense' is not accepted; did you mean patience?"],
     f"{Q} -c class.yaml": ["model.metrics", "torch.nn.ReLU", "Metric"],
     f"{Q} -c typo.yaml": ["model.metrics", "'avrage' is not accepted; did you mean average?"],
     f"{Q} -c value.yaml": ["model.metrics", "'micro', 'macro'", "mikro; did you mean micro?"],
@@ -122,6 +127,7 @@ FILES = {
     "scheduler.yaml": "lr_scheduler: {class_path: StepLR, init_args: {step_size: 1}}\n",
     "subcommand.yaml": "fit: {trainer: {max_epochs: 1}}\n",
     "flat.yaml": "model: {lr: 0.1}\n",
+    "patience.yaml": "trainer:\n  callbacks+: {class_path: EarlyStopping, init_args: {mode: min, patiense: 1}}\n",
     "stops.yaml": "trainer:\n  callbacks+:\n  - {class_path: EarlyStopping, init_args: {monitor: val/accuracy}}\n"
     "  - {class_path: EarlyStopping, init_args: {monitor: val/loss, mode: min}}\n",
     "twice.yaml": "trainer:\n  max_epochs: 1\ndata:\n  seed: 1\ntrainer:\n  max_steps: 3\n",
@@ -151,6 +157,13 @@ def test_mistakes_in_commands_print_a_short_error_with_a_hint(lit, command, work
     for word in CASES[command]:
         assert word in message
     assert not (workspace / "runs" / "quickstart").exists()
+
+
+def test_a_class_whose_module_was_not_imported_is_suggested_with_its_module(workspace):
+    """The command runs in a new process, because other tests may import the module."""
+    command = [sys.executable, "-m", "toy", *Q.split(), "--model.metrics=[MeanSquaredError]"]
+    error = subprocess.run(command, capture_output=True, text=True).stderr
+    assert "no class MeanSquaredError: write {class_path: torchmetrics.regression.MeanSquaredError}" in error
 
 
 @pytest.mark.parametrize("command", ["compare", "runs"])

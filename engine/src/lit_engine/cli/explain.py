@@ -112,9 +112,10 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
     reason = re.sub(r"^Importing '(.*)' is not allowed, denied.*", r"a config must not use \1", reason)
     if key in BASES and "is not accepted" in reason:
         return f"{key} needs a data module that extends lit_engine's SplitData, ImageData or TabularData: {BASES[key]}"
-    if nested and "is not accepted" in reason and re.search(r"Subtypes: .*\b(list|Iterable)\[", message):
-        return f"{key}: {reason}. Options can only set the last element of a list. Set other elements in a config"
-    return f"{key}: {reason}{_value_meant(key, reason, args, message)}{locate_error(error)}"
+    hint = _value_meant(key, reason, args, message)
+    if nested and not hint and "is not accepted" in reason and re.search(r"Subtypes: .*\b(list|Iterable)\[", message):
+        hint = ". Options can only set the last element of a list. Set other elements in a config"
+    return f"{key}: {reason}{hint}{locate_error(error)}"
 
 
 def locate_error(error: BaseException) -> str:
@@ -166,7 +167,7 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
         if len(paths := index_classes().get(wrong, [])) > 1:
             return f": several classes have this name, so write {' or '.join(paths)}"
         if wrong in classes:  # a config needs more than the name of the class
-            return f": write {{class_path: {wrong}}}"
+            return f": write {{class_path: {classes[wrong]}}}"
         if wrong.isidentifier() and find_spec(wrong):
             return f", because {wrong} is a module: write {wrong}.NAME"
         near = nearest(wrong, classes)
@@ -205,7 +206,9 @@ def _parameters_in_use(args: Sequence[str], message: str) -> set[str]:
     files = [Path(arg.removeprefix("--config=")) for arg in args if arg.endswith((".yaml", ".yml"))]
     text = "\n".join([message, *args, *(file.read_text(encoding="utf-8") for file in files if file.is_file())])
     names: set[str] = set()
-    for path in map(resolve_class_name, set(re.findall(r"[A-Za-z_][\w.]*", text))):
+    found = set(map(resolve_class_name, set(re.findall(r"[A-Za-z_][\w.]*", text))))
+    named = {f"{module}.{name}" for name in found if name[:1].isupper() and "." not in name for module in CLASS_MODULES}
+    for path in found | named:
         if path.rpartition(".")[2][:1].isupper() and "." in path:
             with suppress(ImportError, AttributeError, ValueError):
                 for kind in getattr(resolve_name(path), "__mro__", ()):
