@@ -93,6 +93,7 @@ CASES = {
     f"{Q} --model.metrics.f1=torchmetrics.classification.MulticlassF1Score --model.metrics.f1.averag=micro": [
         "model.metrics.f1.averag: Option 'averag' is not accepted; did you mean average?"
     ],
+    f"{Q} --data Session": ["data: no class Session"],  # the library has a class of this name
     f"{Q} -c patience.yaml": ["trainer.callbacks: Option 'patiense' is not accepted; did you mean patience?"],
     f"{Q} -c class.yaml": ["model.metrics", "torch.nn.ReLU", "Metric"],
     f"{Q} -c typo.yaml": ["model.metrics", "'avrage' is not accepted; did you mean average?"],

@@ -113,6 +113,14 @@ def test_warm_start_loads_only_the_weights_into_a_new_run(lit, trained):
     assert same_weights(mine["state_dict"], best)
 
 
+def test_init_from_suggests_the_name_of_a_mistyped_run(lit, trained):
+    fit = f"fit -c configs/quickstart.yaml {TINY} --init_from"
+    assert lit(f"{fit} {trained.with_name('tny')}").err == (
+        "error: no such run directory: runs/quickstart/tny; did you mean tiny?\n"
+    )
+    assert lit(f"{fit} nowhere.ckpt").err == "error: no such checkpoint: nowhere.ckpt\n"
+
+
 def test_a_run_stopped_mid_epoch_resumes_with_the_rest_of_the_epoch(lit):
     """Each epoch has 13 batches, so step 5 is within the first epoch, and step 20 within the second."""
     options = "-c configs/quickstart.yaml --model.schedulers=null --data.batch_size=100 --test_after_fit=false"

@@ -85,9 +85,14 @@ def checkpoint_to_fork(run: RunDir, which: str) -> Path:
 
 
 def weights_of(source: str | Path) -> Path:
-    """Return the checkpoint for `--init_from`. If `source` is a run or `latest`, use the best checkpoint of the run."""
-    is_run = Path(source).is_dir() or str(source) == "latest"
-    return choose_checkpoint(RunDir.open(source)) if is_run else Path(source)
+    """Return the checkpoint for `--init_from`. If `source` is a run or `latest`, use the best checkpoint of the run.
+
+    Raises:
+        RunError: if `source` is neither a run nor a checkpoint.
+    """
+    path = Path(source)
+    is_file = path.is_file() or (path.suffix in (".ckpt", ".pt", ".pth") and not path.is_dir())
+    return path if is_file else choose_checkpoint(RunDir.open(source))
 
 
 def _resumable_checkpoints(run: RunDir) -> list[Path]:
