@@ -557,6 +557,10 @@ class Two(Data):
     def val_dataloader(self):
         return [super().val_dataloader()] * 2
 
+class Empty(Data):
+    def train_dataloader(self):
+        return torch.utils.data.DataLoader([], batch_size=4)
+
 class Diverging(Classifier):
     def validation_step(self, batch, batch_idx, dataloader_idx=0):
         self.log("val_loss", float("nan") if dataloader_idx and not self.trainer.sanity_checking else 1.0)
@@ -605,6 +609,11 @@ def test_unusual_code_works_or_causes_a_one_line_error(lit, unusual):
     run = lit(f"{fit} --model metric_objects.Classifier --data unusual.Positional").run
     for again in (f"predict --run {run}", f"export {run}"):
         assert "pass the loader's arguments by name (batch_size=32)" in line_of_error(lit(again))
+
+
+def test_an_empty_training_dataloader_causes_a_one_line_error(lit, unusual):
+    done = lit("fit --model unusual.Ending --data unusual.Empty --epochs 1")
+    assert "the training dataloader is empty" in line_of_error(done)
 
 
 def test_a_validation_loss_that_is_not_finite_stops_the_run(lit, unusual):

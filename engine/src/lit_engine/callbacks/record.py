@@ -191,6 +191,8 @@ class RunRecord(Callback):
         if fast_dev_run(trainer):
             return
         if not self.started and trainer.ckpt_path is None:
+            if trainer.num_training_batches == 0 and trainer.limit_train_batches != 0:
+                raise UserError("the training dataloader is empty: check the number of training samples and drop_last")
             raise UserError("there are no training steps: check trainer.max_epochs, max_steps and limit_train_batches")
         if not trainer.is_global_zero:
             return
