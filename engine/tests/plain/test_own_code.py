@@ -808,6 +808,25 @@ def test_forward_may_take_the_whole_batch_and_frozen_weights_may_be_infinite(lit
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+class Saved(Data):
+    """Data with hyperparameters, one of which may be an object."""
+
+    def __init__(self, batch_size: int = 32, sizes: list[int] | None = None, size: Path | None = None):
+        super().__init__(batch_size)
+        self.save_hyperparameters()
+
+
+@pytest.mark.parametrize("options", ["", "--data.size=large"])
+def test_a_checkpoint_contains_the_hyperparameters_of_the_data_if_they_are_plain(lit, options):
+    fit = "fit --model test_own_code.Simple --data test_own_code.Saved --epochs 1 --data.batch_size=50"
+    last = lit(fit, f"--data.sizes=[2,3] {options}").run / "checkpoints" / "last.ckpt"
+    if options:
+        assert "datamodule_hyper_parameters" not in read(last)
+    else:
+        data = Saved.load_from_checkpoint(last)
+        assert (data.batch_size, data.hparams["sizes"]) == (50, [2, 3])
+
+
 class AccuracyEarlyStopping(EarlyStopping):
     def __init__(self, patience: int = 1):
         super().__init__("val_acc", mode="max", patience=patience)

@@ -146,7 +146,9 @@ class RunRecord(Callback):
         checkpoint["should_stop"] = trainer.should_stop
         if self.hyper_parameters:
             checkpoint["hyper_parameters"] = self.hyper_parameters
-        checkpoint.pop("datamodule_hyper_parameters", None)  # config.yaml contains these values, which may be objects
+        # Checkpoints must not contain objects. config.yaml contains these values.
+        if not _is_plain(checkpoint.get("datamodule_hyper_parameters")):
+            del checkpoint["datamodule_hyper_parameters"]
         checkpoint["logged"] = {"train": sorted(self._logged), "last": self._trained, "val": self._validated}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -360,6 +362,13 @@ def _check_losses(trainer: Trainer, metrics: Mapping[str, Any]) -> None:
                 "Start a new run with a lower learning rate, a warm-up or trainer.gradient_clip_val. "
                 "The NaNGuard callback reports the step and the samples"
             )
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value consists of numbers, strings, None, lists, tuples and dicts."""
+    if type(value) in (dict, list, tuple):
+        return all(map(_is_plain, [*value, *value.values()] if isinstance(value, dict) else value))
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def _numbers(metrics: Mapping[str, Tensor], stage: str) -> dict[str, float]:
