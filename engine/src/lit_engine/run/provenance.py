@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -135,9 +136,9 @@ def _own_modules() -> set[Path]:
     """Return the files of all imported modules that belong neither to Python nor to installed packages."""
     standard = sys.stdlib_module_names
     modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] not in standard]
-    files = {Path(getattr(module, "__dict__", {}).get("__file__") or "") for module in modules}
-    own = {file for file in files if file.suffix == ".py" and {"site-packages", "dist-packages"}.isdisjoint(file.parts)}
-    return {file.resolve() for file in own if file.is_file()}
+    files = {getattr(module, "__dict__", {}).get("__file__") or "" for module in modules}
+    own = [file for file in files if file.endswith(".py") and not re.search("/(site|dist)-packages/", file)]
+    return {Path(file).resolve() for file in own if os.path.isfile(file)}
 
 
 def _root(folder: Path) -> Path:
