@@ -730,17 +730,6 @@ class Sized:
         self.sizes = sizes
 
 
-def test_remove_links():
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(Module, "data", fail_untyped=False)
-    parser.add_subclass_arguments(Sized, "net", fail_untyped=False)
-    parser.link_arguments("data.training", "net.init_args.sizes", apply_on="instantiate")
-    _jsonargparse.remove_links(parser, ["net.init_args.sizes"])
-    config = parser.parse_args(["--data=test_private_apis.Module", "--net=test_private_apis.Sized", "--net.sizes=4"])
-    assert parser.instantiate(config).net.sizes == 4
-    assert "sizes: 4" in parser.dump(config)
-
-
 def test_is_single_key():
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Sized, "net", fail_untyped=False)

@@ -5,7 +5,7 @@ jsonargparse is imported inside the functions, because commands without a config
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,15 +45,6 @@ def find_reason(message: str) -> str:
 def list_actions(parser: Any) -> list[Any]:
     """Return the actions of a parser. They are used to suggest options and to complete their values."""
     return parser._actions
-
-
-def remove_links(parser: Any, targets: Collection[str]) -> None:
-    """Remove the links to these arguments, such as `model.init_args.mean`. No public function removes a link."""
-    links = parser._links_group._group_actions
-    for link in [link for link in links if link.dest in targets]:
-        links.remove(link)
-        # `dump` omits the arguments in this set
-        link.target[1].sub_add_kwargs["linked_targets"].remove(link.dest.partition(".init_args.")[2])
 
 
 @contextmanager

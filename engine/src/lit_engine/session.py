@@ -282,7 +282,8 @@ class Session:
         trainer.predict(
             model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False
         )
-        self.has_content = bool(table.files) or bool(table.rows)
+        # `predict_step` may write its own files
+        self.has_content = bool(table.rows) or any(file.is_file() for file in self.run.path.rglob("*"))
         for sample in table.missing:
             warn_once(f"error: cannot read {sample['file']}")
             self.status = int(is_first())  # only the first, because a launcher kills it as soon as another fails

@@ -518,6 +518,36 @@ def test_the_trainer_has_the_attributes_that_plain_code_expects(lit):
     assert sum(int(file.read_text()) for file in fitted.run.glob("*.txt")) == 100
 
 
+def test_files_of_predict_step_are_kept_without_a_run(lit):
+    file = next(lit("fit --model test_own_code.LooksAround --epochs 1").run.glob("checkpoints/last.ckpt"))
+    predicted = lit(f"predict --model test_own_code.LooksAround --ckpt_path {file} --name predicted")
+    assert predicted.status == 0, predicted.err
+    assert (predicted.run / "0.txt").exists()
+
+
+class Sized(Data):
+    """Has a length, but only after `setup`."""
+
+    def setup(self, stage):
+        self.rows = range(100)
+
+    def __len__(self):
+        return len(self.rows)
+
+
+def test_a_data_module_may_have_a_length(lit):
+    fitted = lit("fit --model test_own_code.Simple --data test_own_code.Sized --epochs 1")
+    assert fitted.status == 0, fitted.err
+
+
+def test_reading_a_checkpoint_keeps_the_classes_that_were_declared_to_be_safe(tmp_path):
+    torch.save({"state_dict": {}}, tmp_path / "a.ckpt")
+    with torch.serialization.safe_globals([np.ndarray]):
+        read(tmp_path / "a.ckpt")
+        assert np.ndarray in torch.serialization.get_safe_globals()
+    assert np.ndarray not in torch.serialization.get_safe_globals()
+
+
 class FrozenBackbone(BackboneFinetuning):
     """Also freezes the statistics of batch norms, as Lightning's example of transfer learning does."""
 

@@ -42,6 +42,14 @@ def test_dropped_weights_may_be_missing_with_strict(tmp_path):
         warm_start(net(classes=5), file, {"layers.3.weight": "other", "layers.3.bias": None}, strict=True)
 
 
+def test_dropped_weights_may_be_missing_under_their_new_names(tmp_path):
+    old = nn.ModuleDict({"encoder": nn.ModuleDict({"body": nn.Linear(2, 3), "head": nn.Linear(3, 4)})})
+    new = nn.ModuleDict({"net": nn.ModuleDict({"body": nn.Linear(2, 3), "head": nn.Linear(3, 5)})})
+    prefixes = {"encoder.": "net.", "encoder.head.": None}
+    found = warm_start(new, save(old, tmp_path / "a.ckpt"), prefixes, strict=True)
+    assert found.missing == ["net.head.weight", "net.head.bias"]
+
+
 def test_missing_and_unexpected_weights_are_listed():
     old = nn.ModuleDict({"body": nn.Linear(2, 3), "old": nn.Linear(3, 1)})
     new = nn.ModuleDict({"body": nn.Linear(2, 3), "new": nn.Linear(3, 1, bias=False)})

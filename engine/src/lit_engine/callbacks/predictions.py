@@ -75,7 +75,7 @@ class PredictionTable(BasePredictionWriter):
             return
         by_loader = {number: [batch for *_, batch in group] for number, group in groupby(found, key=itemgetter(0))}
         for number, batches in by_loader.items():
-            file = self.file if len(by_loader) == 1 else self.file.with_stem(f"{self.file.stem}_{number}")
+            file = self.file if list(by_loader) == [0] else self.file.with_stem(f"{self.file.stem}_{number}")
             if columns := _columns_of_batches(batches):
                 self._write_rows(file, columns, trainer)
             elif trainer.is_global_zero:

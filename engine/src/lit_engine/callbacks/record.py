@@ -181,7 +181,12 @@ class RunRecord(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.metrics is not None and self.started:
             self.metrics.save()
-        reasons = [one.stopping_reason_message for one in trainer.early_stopping_callbacks if trainer.should_stop]
+        is_complete = trainer.current_epoch == trainer.max_epochs or trainer.global_step == trainer.max_steps
+        if is_complete or not trainer.should_stop:  # `min_epochs` may have postponed the stop
+            return
+        # Without a reason of its own, this process stops because another one did.
+        callbacks = trainer.early_stopping_callbacks
+        reasons = [x.stopping_reason_message for x in callbacks if x.stopping_reason != EarlyStoppingReason.NOT_STOPPED]
         # such as `Monitored metric val_loss did not improve in the last 3 records. Best score: …`
         for reason in filter(None, reasons):
             self.stopped_early = reason.removeprefix("Monitored metric ").partition(". ")[0]

@@ -12,7 +12,7 @@ import torch
 from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning_utilities.core.apply_func import apply_to_collection
-from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
+from torch.serialization import get_safe_globals, get_unsafe_globals_in_checkpoint, safe_globals
 
 from lit_engine.classes.names import resolve_class_paths
 from lit_engine.errors import CheckpointError, first_of
@@ -23,6 +23,11 @@ NUMPY: list[Any] = [
     *(np.array(0).__reduce__()[0], np.float64(0).__reduce__()[0], np.ndarray, np.dtype),
     *{type(np.dtype(code)) for code in np.typecodes["All"]},
 ]
+
+
+def _numpy_is_safe() -> safe_globals:
+    """Return a context that allows NumPy arrays. On exit, torch would also remove those that the user had allowed."""
+    return safe_globals([*set(NUMPY).difference(get_safe_globals())])
 
 
 def is_intact(path: Path) -> bool:
@@ -48,7 +53,7 @@ def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
         raise CheckpointError(f"no such checkpoint: {path}")
     if not is_intact(path):
         raise CheckpointError(f"{path} is truncated or not a checkpoint")
-    with safe_globals(NUMPY):
+    with _numpy_is_safe():
         try:
             content = torch.load(path, map_location=map_location, weights_only=True)
         except (RuntimeError, EOFError, KeyError) as error:
@@ -105,7 +110,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
                     torch.save(checkpoint, file)
                     file.flush()
                     os.fsync(file.fileno())
-                with safe_globals(NUMPY):
+                with _numpy_is_safe():
                     found = get_unsafe_globals_in_checkpoint(temporary)
                 if found:
                     raise CheckpointError(

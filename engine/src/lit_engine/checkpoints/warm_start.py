@@ -146,8 +146,12 @@ def warm_start(
     # Reject the checkpoint if only buffers match the model.
     if not {name for name, _ in model.named_parameters()}.intersection(found.loaded):
         raise CheckpointError(f"no weight of {checkpoint} fits the model:\n{found}")
-    dropped = tuple(prefix for prefix, new in (prefixes or {}).items() if new is None)
-    kept = replace(found, missing=[name for name in found.missing if not name.startswith(dropped)])
+    names = {prefix: new for prefix, new in (prefixes or {}).items() if new is not None}
+    dropped = []
+    for prefix in set(prefixes or {}).difference(names):  # the names that these weights would have in the model
+        old = max((one for one in names if prefix.startswith(one)), key=len, default="")
+        dropped.append(names.get(old, "") + prefix.removeprefix(old))
+    kept = replace(found, missing=[name for name in found.missing if not name.startswith(tuple(dropped))])
     if strict and not kept.complete:
         raise CheckpointError(f"the weights of {checkpoint} do not match the model:\n{kept}")
     # Load the model's own state dict, whose version metadata keeps torchvision models from renaming weights.

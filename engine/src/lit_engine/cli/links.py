@@ -43,13 +43,13 @@ def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str])
     return {"_instantiator": "lightning.pytorch.cli.instantiate_module", "_class_path": model["class_path"], **values}
 
 
-def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str]) -> None:
+def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str], active: Mapping[str, str]) -> None:
     """Restore explicitly set linked arguments, which the dump of the model config omits."""
-    for (_, argument, owner), (_, _, source) in zip(
+    for (source, argument, owner), (_, _, given) in zip(
         _iterate_links(dumped, links), _iterate_links(parsed, links), strict=True
     ):
-        value = source.get("init_args", {}).get(argument.name)
-        if value is not None and _plain(value) != _plain(argument.default):
+        value = given.get("init_args", {}).get(argument.name)
+        if (value is not None or source not in active) and _plain(value) != _plain(argument.default):
             owner.setdefault("init_args", {})[argument.name] = _plain(value)
 
 

@@ -267,6 +267,7 @@ def quiet_lightning() -> None:
     for message in (
         r"You requested to overfit but .*",  # `SplitData.shuffles` already disables shuffling
         r".*number of training batches .* is smaller than the logging interval.*",
+        r"The '.*_dataloader' does not have many workers.*",  # loading may take no time
         r"Couldn't infer the batch indices.*",  # the batches of our own loaders contain the indices
         r".*LeafSpec.* is deprecated.*",  # used inside Lightning
         r"torch\.distributed\.nn\.functional\.all_gather is deprecated.*",  # used inside Lightning

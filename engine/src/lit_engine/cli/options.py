@@ -33,7 +33,7 @@ OPTIONS = (
     Option("init_prefixes", dict[str, str | None] | None, None,
            "Maps name prefixes in --init_from to prefixes in this model. Weights mapped to null are skipped.",
            ("fit",)),
-    Option("init_strict", bool, False, "Require that all --init_from weights fit, except dropped ones.", ("fit",)),
+    Option("init_strict", bool, False, "Require that all --init_from weights fit.", ("fit",)),
     Option("find", Literal["lr", "batch_size"] | None, None, "Search for a learning rate or batch size, then stop.",
            ("fit",)),
     Option("plan", bool, False, "Predict time and memory from a few steps, then stop.", ("fit",)),

@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Number
 from pathlib import Path
 from pkgutil import resolve_name
@@ -25,7 +25,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from lit_engine._jsonargparse import find_reason, remove_links
+from lit_engine._jsonargparse import find_reason
 from lit_engine._lightning import remember_missing_cuda, skip_data_summary
 from lit_engine.classes.names import check_config, drop_weights, find_argument, resolve_class_paths
 from lit_engine.cli.arguments import CONFIG, SUBCOMMANDS, UsageError
@@ -208,7 +208,12 @@ class LitCLI(LightningCLI):
         add("--trainer.matmul_precision", type=kind, default=None, help=MATMUL_PRECISION)
         parser.set_defaults({"data": {"class_path": OWN_DATA}})
         for source, target in self.project_links.items():
-            parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
+            key = f"model.init_args.{target}"
+            parser.link_arguments(f"data.{source}", key, partial(self._linked_value, source, key), "instantiate")
+
+    def _linked_value(self, source: str, key: str, value: Any) -> Any:
+        """Return the value of an attribute of the data module, or the value in the config if the link is not active."""
+        return value if source in self.links else self.options.get(key)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse and check the options. If `seed_everything` is true, choose and record a random seed."""
@@ -223,11 +228,9 @@ class LitCLI(LightningCLI):
         self.check_early_stopping()
         self.check_dataloaders()
         self.links = active_links(self.options.model, self.project_links)
-        unused = self.project_links.items() - self.links.items()
-        remove_links(parser, [f"model.init_args.{target}" for _, target in unused])
         text = parser.dump(self.options, skip_unset=False, skip_validation=True)
         plain = yaml.load(text, YAML_LOADER)
-        add_given(plain["model"], self.options.model, self.links)
+        add_given(plain["model"], self.options.model, self.project_links, self.links)
         self.plain = {name: value for name, value in plain.items() if name not in NOT_IN_CONFIG}
 
     def seed_again(self, seed: int) -> None:

@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -58,7 +59,9 @@ class TensorBoardExtras(Callback):
                 with evaluation_mode(pl_module), warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)  # used by TensorBoard's writer
                     warnings.simplefilter("ignore", TracerWarning)  # shape checks are not part of the graph
-                    example = images[:1] if pl_module.example_input_array is None else pl_module.example_input_array
+                    own = pl_module.example_input_array  # on the CPU
+                    can_trace = isinstance(own, Tensor | tuple)
+                    example = move_data_to_device(own, images.device) if can_trace else images[:1]
                     for writer in writers:
                         writer.add_graph(pl_module, example)
             except Exception as error:  # some models cannot be traced, such as compiled ones

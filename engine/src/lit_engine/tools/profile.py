@@ -201,7 +201,8 @@ def describe_data(trainer: Trainer) -> dict[str, Any]:
     while not in_memory and hasattr(found, "dataset"):  # unwrap a Subset or a dataset of batches
         found = found.dataset
     workers = None if in_memory else getattr(data, "num_workers", getattr(loader, "num_workers", None))
-    return {"data": type(data if in_memory else found).__name__, "num_workers": workers}
+    owner = trainer.lightning_module if data is None else data
+    return {"data": type(owner if in_memory else found).__name__, "num_workers": workers}
 
 
 def matrix_product(device: torch.device, precision: str) -> tuple[float, str]:

@@ -178,7 +178,7 @@ class Translator(Task):
         log_p_BTV = at_least_float32(logits_BTV).log_softmax(dim=-1)
         loss_sum = F.nll_loss(log_p_BTV.flatten(0, 1), labels_BT.flatten(), ignore_index=PAD, reduction="sum")
         if label_smoothing:
-            uniform_sum = -(log_p_BTV.sum(dim=-1) * real_BT).sum() / logits_BTV.shape[-1]
+            uniform_sum = -log_p_BTV.sum(dim=-1).masked_fill(~real_BT, 0).sum() / logits_BTV.shape[-1]
             loss_sum = (1 - label_smoothing) * loss_sum + label_smoothing * uniform_sum
         known_BT = real_BT & (labels_BT != UNK)  # Predicting "unknown" does not count as correct.
         correct = (is_best(logits_BTV.detach(), labels_BT) & known_BT).sum()

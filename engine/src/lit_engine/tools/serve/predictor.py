@@ -41,7 +41,8 @@ class Predictor:
             self.data.num_workers = 0  # starting processes takes longer than reading a sample
         self.kind: Any = "text" if hasattr(self.task, "answer_text") else getattr(self.data, "predicts_on", None)
         if self.kind is None:
-            raise UserError(f"{type(self.data).__name__} cannot predict on new samples: it has no `predict_from`")
+            owner = self.task if self.data is None else self.data
+            raise UserError(f"{type(owner).__name__} cannot predict on new samples: it has no `predict_from`")
         self.title = opened.name
         self.about = f"{type(self.task).__name__}, {file.name}"
         self.turn = threading.Lock()
