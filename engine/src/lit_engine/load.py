@@ -79,11 +79,12 @@ def load_data(run: RunDir, stage: str = "test", download: bool = True) -> Lightn
 
 def load_for_prediction(
     run: RunDir, checkpoint: Path, **parts: Any
-) -> tuple[LightningModule, LightningDataModule, Trainer]:
+) -> tuple[LightningModule, LightningDataModule | None, Trainer]:
     """Return a run's task with the weights of a checkpoint, the run's data module, and a trainer for prediction.
 
-    The trainer uses a single process and none of the run's callbacks or loggers. All other trainer arguments come from
-    the run's config, and `parts` overrides them. Nothing is written to the run.
+    The data module is None if the module has its own dataloaders. The trainer uses a single process and none of the
+    run's callbacks or loggers. All other trainer arguments come from the run's config, and `parts` overrides them.
+    Nothing is written to the run.
 
     Raises:
         UserError: a class rejects its arguments, or the data are missing.

@@ -19,8 +19,8 @@ class Project:
     Args:
         name: name of the package. The command has the same name, but with dashes.
         links: maps an attribute of the data module to an argument of the task, or of an object inside the task
-            (`net.init_args.NAME`). A link is ignored if the attribute or the argument does not exist. If the
-            model is not a `Task`, a link is also ignored if the argument has a default value or is set.
+            (`net.init_args.NAME`). A link is ignored if the attribute or the argument does not exist. If the model is
+            not a `Task`, links only apply to required arguments that are not set.
         commands: maps the name of an additional command to a `module:function` in the package. The function receives
             the rest of the command line and returns the exit status.
         after_command: a `module:function` that `fit`, `validate` and `test` call with the path of the run. By default,

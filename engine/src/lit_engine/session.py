@@ -506,7 +506,7 @@ class Session:
                 from lit_engine.loggers.wandb import WandbLogger
 
                 self.loggers.append(WandbLogger(str(self.run.path)))
-            metrics.experiment.has_noted = bool(self.loggers)  # another logger may record images
+            metrics.experiment.has_noted = bool(self.loggers)  # no note if another logger can record images
             self.loggers.append(metrics)  # last, so that a module's `self.logger` is the first configured logger
         plugins = _as_list(config.plugins)
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):

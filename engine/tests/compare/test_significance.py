@@ -198,7 +198,7 @@ def test_joined_labels_in_the_column_of_a_single_class_are_reported(make_run, sa
         write(make_run(name), "index,prediction,target", [f"0,x{separator}y,x{separator}y", "1,x,y"])
     status, _, err = say("compare runs/x/a runs/x/b --test f1")
     assert status in (0, 3, 4), err
-    assert err.count("call the column labels") == notes
+    assert err.count("name the column `labels`") == notes
 
 
 def test_labels_that_never_occur_count_as_zero(make_run, say):

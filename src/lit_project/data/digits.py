@@ -15,7 +15,7 @@ class Digits(ImageData):
     """Greyscale images of 8×8 pixels in ten classes. The test split is a fixed but unofficial set of 360 images.
 
     Args:
-        val_size: number of validation samples, a fixed subset of the 1,437 samples outside the test split.
+        val_size: size of the validation split, a fixed subset of the 1,437 samples outside the test split.
         **kwargs: arguments of `ImageData` and `SplitData`; `root` is not used.
     """
 

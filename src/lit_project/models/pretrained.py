@@ -126,7 +126,7 @@ class TorchvisionNet(nn.Module):
         num_classes: number of outputs; set from the data.
         architecture: name in `torchvision.models.list_models()`, such as `resnet18`, `resnet50`, `efficientnet_b0`,
             `convnext_tiny` or `vit_b_16`.
-        weights: name of weights to download from torchvision, such as `DEFAULT` or `IMAGENET1K_V1`, or path of a file.
+        weights: name of torchvision weights to download, such as `DEFAULT` or `IMAGENET1K_V1`, or path to a file.
             The file must contain a state dict of this class or of torchvision's model. Default: random weights.
         prefixes: maps name prefixes in a weights file to prefixes in this model, such as `encoder.` to `backbone.`.
             By default, the file must use the parameter names of torchvision or this class.

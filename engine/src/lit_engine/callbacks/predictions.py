@@ -59,7 +59,7 @@ class PredictionTable(BasePredictionWriter):
         batch_idx: int,
         dataloader_idx: int,
     ) -> None:
-        """Store the predictions of a batch. For ordinary DataLoaders, Lightning provides the indices."""
+        """Store the predictions of a batch. Lightning passes `batch_indices` for ordinary DataLoaders."""
         if prediction is None:  # `predict_step` writes its own files
             return
         # Copy the tensors, because they may be views of larger ones, or in the shared memory of DataLoader workers.

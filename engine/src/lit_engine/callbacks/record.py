@@ -146,7 +146,7 @@ class RunRecord(Callback):
         checkpoint["should_stop"] = trainer.should_stop
         if self.hyper_parameters:
             checkpoint["hyper_parameters"] = self.hyper_parameters
-        # Checkpoints must not contain objects. config.yaml contains these values.
+        # Omit hyperparameters that are not plain data. They are in config.yaml.
         if not _is_plain(checkpoint.get("datamodule_hyper_parameters")):
             del checkpoint["datamodule_hyper_parameters"]
         checkpoint["logged"] = {"train": sorted(self._logged), "last": self._trained, "val": self._validated}

@@ -45,7 +45,7 @@ def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
     To allow a class that is safe to load, call `torch.serialization.add_safe_globals`.
 
     Raises:
-        CheckpointError: if the file does not exist, is truncated, or contains other objects than tensors, NumPy arrays
+        CheckpointError: if the file does not exist, is truncated, or contains objects other than tensors, NumPy arrays
             and plain data.
     """
     path = Path(path)
@@ -114,9 +114,9 @@ class SafeCheckpointIO(TorchCheckpointIO):
                     found = get_unsafe_globals_in_checkpoint(temporary)
                 if found:
                     raise CheckpointError(
-                        f"{path} could not be loaded again, because it would contain {first_of(found)}: store tensors, "
-                        "arrays and plain data in on_save_checkpoint and state_dict, or declare these classes to be "
-                        "safe with torch.serialization.add_safe_globals"
+                        f"cannot save {path}: it would contain {first_of(found)}, which cannot be loaded safely. Store "
+                        "only tensors, arrays and plain data in on_save_checkpoint and state_dict, or allow these "
+                        "classes with torch.serialization.add_safe_globals"
                     )
         except (OSError, RuntimeError) as error:
             if error.__context__ is not None and not isinstance(error.__context__, Exception):

@@ -134,8 +134,8 @@ def warm_start(
     names of weights that are only useful with the checkpoint's data, such as embeddings of a different vocabulary.
 
     Raises:
-        CheckpointError: if no parameter fits, `strict` is set and not all weights fit (except those that `prefixes`
-            drops), or the file cannot be read.
+        CheckpointError: if the file cannot be read, no parameter fits, or `strict` is set and weights that `prefixes`
+            does not drop do not fit.
     """
     content = read(checkpoint) if content is None else content
     state = state_of(content, checkpoint)

@@ -31,7 +31,7 @@ from lit_engine.errors import CheckpointError, UserError, first_of
 from lit_engine.project import current, find_package_folder
 
 LIBRARY = "lit_engine"
-INTERNAL = ("lit_engine.cli.", "lit_engine.session.")  # modules of the library whose classes no config uses
+INTERNAL = ("lit_engine.cli.", "lit_engine.session.")  # library modules whose classes are not used in configs
 FRAMEWORKS = ("lightning.", "torch.", "builtins")
 # Lightning has a class with the same name as this torch class.
 IN_TORCH = {"ReduceLROnPlateau": "torch.optim.lr_scheduler.ReduceLROnPlateau"}
@@ -43,7 +43,7 @@ set_parsing_settings(import_path_denylist=[], instantiate_subclass_spec_in_any=F
 
 
 def index_classes() -> dict[str, list[str]]:
-    """Map each class name that a config may use to its full paths in the project, and then in the library."""
+    """Map each class name allowed in a config to its full paths, with the project's paths first."""
     own, library = index_package(current().name), index_package(LIBRARY)
     library = {name: paths for name, paths in library.items() if not paths[0].startswith(INTERNAL)}
     return {name: [*own.get(name, []), *library.get(name, [])] for name in {**own, **library}}

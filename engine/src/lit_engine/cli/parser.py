@@ -165,7 +165,7 @@ class LitCLI(LightningCLI):
         plain: the options as plain data, with all defaults.
         drawn: whether the seed was chosen at random.
         links: the links between data and model that apply to this model.
-        hyper_parameters: hyperparameters of the model as plain data for its checkpoints, set by `make`.
+        hyper_parameters: the model's hyperparameters as plain data, stored in checkpoints. Set by `make`.
     """
 
     def __init__(self, project: Project, args: Sequence[str]) -> None:
@@ -250,7 +250,7 @@ class LitCLI(LightningCLI):
     def check_early_stopping(self) -> None:
         """Raise UserError for an `EarlyStopping` if neither a config nor the command line sets its mode.
 
-        Lightning's default `min` would stop a run too early if the metric should be maximized. It is used for losses.
+        Lightning's default `min` is correct for losses, but stops a run too early if the metric should be maximized.
         """
         callbacks = self.options.trainer.get("callbacks") or []
         every = [one.init_args for one in (callbacks if isinstance(callbacks, list) else [callbacks])

@@ -282,7 +282,7 @@ class SplitData(LightningDataModule):
         return self.loader("test") if self.new is None else self.batches(self.new, "test")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the training epoch and the numbers of samples.
+        """Return the position in the training epoch and the sample counts.
 
         Lightning also saves the loader's position, but does not restore it if a learning rate schedule has already
         queried the length of the run.

@@ -77,7 +77,7 @@ class ResumableLoader:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """The class of the DataLoader, because callbacks may check it with `isinstance`."""
+        """The class of the DataLoader, so that `isinstance` checks in callbacks work."""
         return type(self.loader)
 
     def __len__(self) -> int:

@@ -115,7 +115,7 @@ class EpochBatches(Sampler[Tensor]):
             raise DataError(
                 f"{size} samples cannot be split into the same number of batches for {num_replicas} process(es) "
                 f"with {'' if batch_size else 'global_'}batch_size {batch_size or global_batch_size}, "
-                f"drop_last {drop_last}{'; --trainer.devices=1 uses one process' if num_replicas > 1 else ''}"
+                f"drop_last {drop_last}{'; set --trainer.devices=1 to use one process' if num_replicas > 1 else ''}"
             )
 
     def __len__(self) -> int:

@@ -114,7 +114,7 @@ class Sharded(ModelParallelStrategy):
                 module.unshard() if whole else module.reshard()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return unsharded CPU tensors by name, or None values outside rank 0. All processes must call this."""
+        """Return unsharded CPU tensors by name. On ranks above 0, the values are None. All processes must call this."""
         own = self.lightning_module.state_dict(keep_vars=True)  # type: ignore[union-attr]
         # Gather tied weights only once.
         once = {id(value): value.detach() if isinstance(value, Tensor) else value for value in own.values()}

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from lit_engine.project import current, program, variable
 
 PACKAGES = ("lit-engine", "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
-# A patch includes new files of these types in these folders and the package, and imported modules. Other files, such as
+# A patch includes imported modules, and new files of these types in these folders and the package. Other files, such as
 # keys, may be private.
 SOURCE, FOLDERS = (".py", ".yaml", ".yml", ".toml", ".sh", ".ipynb"), {"src", "configs"}
 FORM = ("--binary", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
@@ -93,8 +93,9 @@ def _version(package: str) -> str | None:
 def read_uncommitted_changes(folder: Path) -> tuple[bytes, list[str]]:
     """Return the changes since the commit as a patch for `git apply`, and the list of changed files.
 
-    The patch includes all changes to tracked files, imported modules, and small new source files in src/, configs/ and
-    the package `folder`. Omitted new files are listed in the first lines of the patch. The repository is not changed.
+    The patch includes all changes to tracked files. It also includes small new files that are imported, and small new
+    source files in src/, configs/ and the package `folder`. Omitted new files are listed in the first lines of the
+    patch. The repository is not changed.
     """
     try:
         root, modules = _root(folder), _own_modules()
@@ -122,7 +123,7 @@ def read_uncommitted_changes(folder: Path) -> tuple[bytes, list[str]]:
 
 
 def hash_outside_modules(folder: Path) -> dict[str, dict[str, str]]:
-    """Return the SHA-256 of imported modules in the working folder that no patch of the repository can contain."""
+    """Return the SHA-256 of imported modules that are in the working folder, but outside the repository."""
     try:
         here, root = Path.cwd(), _root(folder).resolve()
     except (OSError, subprocess.SubprocessError):

@@ -206,7 +206,7 @@ class ExtraState:
 
 
 def _training_state(module: LightningModule) -> dict[str, bool]:
-    """Return whether each parameter is trainable, each submodule is in train mode, and each batch norm is updated."""
+    """Return which parameters are trainable, submodules are in train mode, and batch norms update their statistics."""
     parameters = {name: weight.requires_grad for name, weight in module.named_parameters()}
     modes = {name: part.training for name, part in module.named_modules()}
     # Lightning's fine-tuning callbacks change this flag when they freeze and unfreeze layers.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lit_engine.checkpoints.io import read
+from lit_engine.classes.names import import_named
 from lit_engine.run.directory import RunDir
 from lit_engine.run.metric_names import is_detail
 
@@ -77,6 +78,7 @@ def compare_results(run: RunDir, again: RunDir) -> Outcome:
         found = now.get((place, metric), value)
         if found != value:
             differ.append(Difference(place, metric, value, found, _relative(value, found, largest[metric])))
+    import_named(run.config_file)  # modules may declare classes in checkpoints to be safe
     names = sorted(path.name for path in run.checkpoints.glob("*.ckpt") if (again.checkpoints / path.name).exists())
     weights = {name: _distance(*(read(one.checkpoints / name)["state_dict"] for one in (run, again))) for name in names}
     return Outcome(differ, weights)

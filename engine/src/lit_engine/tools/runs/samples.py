@@ -177,9 +177,9 @@ def _classes(kind: str, a: Table, b: Table) -> Samples:
             hits = [np.array([p == t for p, t in zip(*both, strict=True)], float) for both in labels]
             return _mean(hits, is_binary=True)
         names = sorted({*known, *(name for both in labels for sets in both for found in sets for name in found)})
-        if any(";" in name for name in names):  # the column labels was split at `;`
-            print("note: `;` does not separate labels in the column prediction: if a sample can have several labels, "
-                  "call the column labels", file=sys.stderr)  # fmt: skip
+        if any(";" in name for name in names):  # not from a `labels` column, which is split at `;`
+            print("note: `;` does not separate labels in the `prediction` column. If samples can have several labels, "
+                  "name the column `labels`", file=sys.stderr)  # fmt: skip
         stats = []
         for predicted, true in labels:
             hot = [np.array([[name in found for name in names] for found in sets], float) for sets in (predicted, true)]
