@@ -36,7 +36,7 @@ class Exporter:
         # With these trainer settings, `predict` returns the same results as the exported files.
         settings = {"accelerator": "cpu", "precision": "32-true", "limit_predict_batches": 2, "inference_mode": False}
         self.task, data, trainer = load_for_prediction(run, checkpoint, **settings)
-        self.preparation = getattr(data, "describe_preparation", dict)()
+        self.preparation: dict[str, Any] = getattr(data, "describe_preparation", dict)()
         if isinstance(self.task, Task):
             self.task.channels_last = False  # torch.export warns about this memory format
         # Without an `exported` method, files are compared with `forward`, so `predict_step` is not needed.
