@@ -130,7 +130,7 @@ class Seq2Seq(nn.Module):
         for t in range(inputs_BT.shape[1]):
             if t > 0:
                 true_B = torch.rand(token_B.shape, device=token_B.device) < teacher_forcing_ratio
-                token_B = torch.where(true_B, inputs_BT[:, t], logits[-1].detach().argmax(dim=-1)[:, 0])
+                token_B = torch.where(true_B, inputs_BT[:, t], logits[-1].detach().max(dim=-1).indices[:, 0])
             decoded = self.decode(token_B[:, None], state, memory)
             logits.append(decoded.logits)
             state = decoded.state
