@@ -240,7 +240,7 @@ class GPU:
             "mlp": ["-c", "configs/fashion_mnist_mlp.yaml", *ON_DEVICE],
             "cnn": ["-c", "configs/fashion_mnist_cnn.yaml", *BF16, *ON_DEVICE],
             "resnet18": ["-c", "configs/fashion_mnist_resnet18.yaml", *BF16, *ON_DEVICE],
-            "gru": ["-c", "configs/tatoeba_eng_fra_full.yaml", *BF16],
+            "gru": ["-c", "configs/tatoeba_fra_eng.yaml", *BF16],
             "transformer": ["-c", "configs/multi30k.yaml", *BF16],
         }.items():
             options = [*options, "-c", "configs/overlays/profile.yaml", f"--data.root={DATA}", "--trainer.max_epochs=1"]

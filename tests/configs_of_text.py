@@ -10,9 +10,8 @@ AS_WHILE_FITTING = False  # greedy while fitting, beam search afterwards
 # untrained net translates until the length limit.
 FEW = "--data.eval_batch_tokens=100"
 OPTIONS = {
-    "tatoeba_eng_fra_full": f"{FEW} --data.vocabulary_size=80 --model.net.hidden_size=32 --model.net.embedding_size=32",
+    **dict.fromkeys(("tatoeba_eng_fra_full", "multi30k"), f"{FEW} --data.vocabulary_size=80 --model.net.size=32"),
     "tatoeba_fra_eng": FEW,
-    "multi30k": f"{FEW} --data.vocabulary_size=80 --model.net.size=32",
     "translation_": FEW,
 }
 
