@@ -257,6 +257,14 @@ def test_the_data_module_provides_only_required_arguments_that_are_not_set(lit, 
             assert (list(model.mean) if model.mean else None, model.std) == (mean, std)
 
 
+def test_a_default_that_the_data_module_used_to_replace_is_reported(lit):
+    """Earlier versions also replaced default values by attributes of the data module."""
+    run = fit(lit, "--data test_arguments.Described --model test_arguments.Linked --model.net test_arguments.Network")
+    last = run / "checkpoints" / "last.ckpt"
+    torch.save({**(content := read(last)), "hyper_parameters": {**content["hyper_parameters"], "mean": [9.0]}}, last)
+    assert "warning: mean[0] was 9.0 in training and is 0.5" in lit(f"test {run} --ckpt_path=last").err
+
+
 class Shaped(Plain):
     """Module with a required argument whose value is a tensor."""
 

@@ -44,12 +44,14 @@ def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str])
 
 
 def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str], active: Mapping[str, str]) -> None:
-    """Restore explicitly set linked arguments, which the dump of the model config omits."""
+    """Restore linked arguments that are set or whose link is not active. The dump of the model config omits them."""
     for (source, argument, owner), (_, _, given) in zip(
         _iterate_links(dumped, links), _iterate_links(parsed, links), strict=True
     ):
-        value = given.get("init_args", {}).get(argument.name)
-        if (value is not None or source not in active) and _plain(value) != _plain(argument.default):
+        arguments = given.get("init_args", {})
+        value = arguments.get(argument.name)
+        is_set = value is not None and _plain(value) != _plain(argument.default)
+        if is_set or (source not in active and argument.name in arguments):
             owner.setdefault("init_args", {})[argument.name] = _plain(value)
 
 
