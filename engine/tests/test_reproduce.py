@@ -293,7 +293,7 @@ def test_a_changed_module_outside_the_repository_is_the_likely_reason(lit, works
     assert fit.status == 0, fit.err
     (entry,) = RunDir(RUN).entries()
     assert entry["modules"] == {"shrinking.py": hashlib.sha256(module.read_bytes()).hexdigest()}
-    module.write_text(module.read_text().replace("1.0", "0.5"))
+    module.write_text(module.read_text().replace("1.0", "0.25"))  # of another length, so that no .pyc file is reused
     done = lit(f"reproduce {RUN} --here")
     assert done.status == 3, done.err
     assert "most likely reason: shrinking.py has changed" in done.out.splitlines()
