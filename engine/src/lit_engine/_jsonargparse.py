@@ -29,7 +29,7 @@ def find_reason(message: str) -> str:
     vague = [line for line in kept if line.startswith(("Expected a dot", "Not a valid subclass"))]
     types = [line for line in kept if line.startswith("Expected a ") and line not in vague]
     telling = [line for line in kept if line not in vague and line not in types]
-    # These reasons are the least relevant. They occur if the arguments of an earlier class path are parsed alone.
+    # Put the least relevant reasons last. They only say that arguments were given without their class path.
     telling.sort(key=lambda line: line.startswith(("Expected an instantiatable class", "Dict must include a class_")))
     # If a number is accepted as well as a class, the user probably meant a number.
     if any(re.match(r"Expected a (float|int)\b", line) for line in types):

@@ -839,7 +839,7 @@ def test_forward_may_take_the_whole_batch_and_frozen_weights_may_be_infinite(lit
 
 
 class Saved(Data):
-    """Data with hyperparameters, one of which may be an object."""
+    """Data whose argument `size` may be an object."""
 
     def __init__(self, batch_size: int = 32, sizes: list[int] | None = None, size: Path | None = None):
         super().__init__(batch_size)

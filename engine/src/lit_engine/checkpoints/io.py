@@ -26,7 +26,7 @@ NUMPY: list[Any] = [
 
 
 def _numpy_is_safe() -> safe_globals:
-    """Return a context that allows NumPy arrays. On exit, torch would also remove those that the user had allowed."""
+    """Return a context that allows NumPy arrays, and leaves the classes that the user has allowed unchanged."""
     return safe_globals([*set(NUMPY).difference(get_safe_globals())])
 
 

@@ -13,7 +13,7 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 
 from lit_engine.checkpoints.io import read
-from lit_engine.checkpoints.weights import Match, match, rename_prefixes
+from lit_engine.checkpoints.weights import Match, match, rename_prefix, rename_prefixes
 from lit_engine.classes.names import resolve_class_paths
 from lit_engine.errors import CheckpointError, UserError, first_of
 from lit_engine.run.directory import RunDir
@@ -146,12 +146,10 @@ def warm_start(
     # Reject the checkpoint if only buffers match the model.
     if not {name for name, _ in model.named_parameters()}.intersection(found.loaded):
         raise CheckpointError(f"no weight of {checkpoint} fits the model:\n{found}")
-    names = {prefix: new for prefix, new in (prefixes or {}).items() if new is not None}
-    dropped = []
-    for prefix in set(prefixes or {}).difference(names):  # the names that these weights would have in the model
-        old = max((one for one in names if prefix.startswith(one)), key=len, default="")
-        dropped.append(names.get(old, "") + prefix.removeprefix(old))
-    kept = replace(found, missing=[name for name in found.missing if not name.startswith(tuple(dropped))])
+    renamed = {prefix: new for prefix, new in (prefixes or {}).items() if new is not None}
+    # the names that the dropped weights would have in the model
+    dropped = tuple(str(rename_prefix(prefix, renamed)) for prefix in prefixes or {} if prefix not in renamed)
+    kept = replace(found, missing=[name for name in found.missing if not name.startswith(dropped)])
     if strict and not kept.complete:
         raise CheckpointError(f"the weights of {checkpoint} do not match the model:\n{kept}")
     # Load the model's own state dict, whose version metadata keeps torchvision models from renaming weights.

@@ -71,6 +71,13 @@ def with_versions(state: Mapping[str, Tensor], module: nn.Module) -> dict[str, T
     return own
 
 
+def rename_prefix(name: str, prefixes: Mapping[str, str | None]) -> str | None:
+    """Replace the longest matching prefix of a weight's name. Return None if the weight is dropped."""
+    old = max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default="")
+    new = prefixes.get(old, "")
+    return None if new is None else new + name.removeprefix(old)
+
+
 def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
     """Replace the prefixes of weight names. The longest matching prefix applies, and None drops the weight.
 
@@ -81,11 +88,9 @@ def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | No
     """
     found: dict[str, Tensor] = {}
     for name, value in state.items():
-        old = max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default=None)
-        beginning = "" if old is None else prefixes[old]
-        if beginning is None:
+        new = rename_prefix(name, prefixes)
+        if new is None:
             continue
-        new = beginning + name.removeprefix(old or "")
         if new in found:
             raise CheckpointError(f"the prefixes {dict(prefixes)} map two weights to the same name {new!r}")
         found[new] = value
