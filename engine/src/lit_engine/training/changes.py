@@ -12,26 +12,21 @@ from lit_engine.distributed.processes import Maximum
 from lit_engine.distributed.sharding import local_shards, uses_copies
 from lit_engine.training.task import overrides
 
+Snapshot = tuple[list[Tensor], bytes]
 
-class Changes:
-    """Compares the weights, the buffers, and the states of callbacks and the data module with their earlier values."""
 
-    def __init__(self) -> None:
-        self._sums: list[Tensor] = []
-        self._others = b""
+def take_snapshot(trainer: Trainer, module: LightningModule) -> Snapshot:
+    """Return a summary of the weights, the buffers, and the states of callbacks and the data module."""
+    return _sums(module), _other_states(trainer)
 
-    def start(self, trainer: Trainer, module: LightningModule) -> None:
-        """Store the current values."""
-        self._sums, self._others = _sums(module), _other_states(trainer)
 
-    def exist(self, trainer: Trainer, module: LightningModule) -> bool:
-        """Return whether state may have changed in any process since `start`. All processes must call this."""
-        changed = self._sums != _sums(module) or self._others != _other_states(trainer)
-        # Assume that state from `on_save_checkpoint` has changed, because the hook cannot be called twice.
-        changed = changed or overrides(module, "on_save_checkpoint")
-        if trainer.world_size > 1:
-            changed = bool(Maximum(int(changed), trainer.strategy.root_device).read())
-        return changed
+def has_changed(before: Snapshot | None, trainer: Trainer, module: LightningModule) -> bool:
+    """Return whether state may have changed in any process since the snapshot. All processes must call this."""
+    # Assume that state from `on_save_checkpoint` has changed, because the hook cannot be called twice.
+    changed = overrides(module, "on_save_checkpoint") or before != take_snapshot(trainer, module)
+    if trainer.world_size > 1:
+        changed = bool(Maximum(int(changed), trainer.strategy.root_device).read())
+    return changed
 
 
 def _sums(module: LightningModule) -> list[Tensor]:

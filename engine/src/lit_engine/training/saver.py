@@ -24,7 +24,7 @@ from lit_engine.data.sampler import Loader, global_seed
 from lit_engine.distributed.processes import Maximum, all_gathered, replicas, warn_once
 from lit_engine.distributed.sharding import total_norm
 from lit_engine.errors import UserError
-from lit_engine.training.changes import Changes
+from lit_engine.training.changes import Snapshot, has_changed, take_snapshot
 from lit_engine.training.extra_state import ExtraState
 from lit_engine.training.out_of_memory import HINT, StepRepetition, is_out_of_memory
 from lit_engine.training.plain import reduce_without_trainer, replace
@@ -71,7 +71,7 @@ class Saver(Callback):
         self._stops_later = False  # whether a stop was requested within an accumulation window
         self._seeds_batches = False  # whether random numbers in a step are seeded here, not by the task or the loader
         self._seeds_transfer = False  # whether the hooks that transfer a batch to the device are seeded here
-        self._changes = Changes()  # made by the current validation
+        self._before_validation: Snapshot | None = None  # the state when the current validation started
         self._unequal = False  # whether processes have different numbers of validation batches
         self.repetition = StepRepetition()
         self._flags: Maximum | None = None  # whether any process requested a stop or a save in the last step
@@ -202,7 +202,7 @@ class Saver(Callback):
         if trainer.state.fn == "fit":
             self.state.start_validation(trainer)
             if self.checkpoint is not None and not trainer.sanity_checking:
-                self._changes.start(trainer, pl_module)
+                self._before_validation = take_snapshot(trainer, pl_module)
             counts = all_gathered([trainer.num_val_batches], trainer)
             self._unequal = math.inf in counts[0] or any(one != counts[0] for one in counts)
             self._seed(trainer, "validation")
@@ -307,7 +307,7 @@ class Saver(Callback):
         averages = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
         for one in averages:  # averaged weights replace the trained weights during validation
             _lightning.swap_average(one, pl_module)
-        changed = self._changes.exist(trainer, pl_module)
+        changed = has_changed(self._before_validation, trainer, pl_module)
         if not changed:
             self._save(trainer, "validation")
         for one in averages:
