@@ -39,7 +39,7 @@ from lit_engine.project import Project, program
 from lit_engine.run.directory import YAML_LOADER
 from lit_engine.run.metric_names import is_loss
 from lit_engine.run.options import options_of, same_value
-from lit_engine.training.plain import LOADERS, OWN_DATA, OwnData, seed_data_hooks
+from lit_engine.training.plain import OWN_DATA, OwnData, own_loaders, seed_data_hooks
 from lit_engine.training.task import Task
 
 # Options of `predict` for new samples, with a description of their content.
@@ -267,7 +267,7 @@ class LitCLI(LightningCLI):
         """Raise UserError if neither a data module nor the model itself provides dataloaders."""
         if self.options.data.class_path == OWN_DATA:
             kind = resolve_name(self.options.model.class_path)
-            if all(getattr(kind, name, None) is getattr(LightningModule, name) for name in LOADERS):
+            if not own_loaders(kind):
                 raise UserError(f"{kind.__name__} has no dataloaders: set --data to a LightningDataModule")
 
     def changed_options(self) -> dict[str, list[Any]]:

@@ -95,6 +95,11 @@ def _takes_batch(module: LightningModule, batch: Any) -> bool:
     return not more and (name == "batch" or not has_parts)
 
 
+def own_loaders(kind: type) -> list[str]:
+    """Return the names of the dataloader methods that a class of modules or data modules implements."""
+    return [name for name in LOADERS if getattr(kind, name) is not getattr(LightningModule, name)]
+
+
 class OwnData(LightningDataModule):
     """Data module for a LightningModule that has its own dataloaders. `--data` uses this class by default."""
 
@@ -107,8 +112,7 @@ class OwnData(LightningDataModule):
         def load(name: str) -> Any:
             return lambda data: getattr(data.module, name)()
 
-        names = [name for name in LOADERS if getattr(type(module), name) is not getattr(LightningModule, name)]
-        data = type(cls.__name__, (cls,), {name: load(name) for name in names})()
+        data = type(cls.__name__, (cls,), {name: load(name) for name in own_loaders(type(module))})()
         data.module = module
         return data
 
@@ -159,7 +163,7 @@ def seed_data_hooks(owner: LightningModule | LightningDataModule, seed: int) -> 
     As in Lightning's examples, `setup` may create the validation split only for `fit`, so it is always created as in
     `fit`. Without a `predict_dataloader`, `predict` uses the test split.
     """
-    loaders = [name for name in LOADERS if getattr(type(owner), name) is not getattr(LightningModule, name)]
+    loaders = own_loaders(type(owner))
     if isinstance(owner, SplitData) or (isinstance(owner, Task) and not loaders):
         return  # their splits have their own generators
     setup = owner.setup
