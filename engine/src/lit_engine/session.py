@@ -120,7 +120,7 @@ class Session:
         self.project, self.args = project, args
         words, self.existing_run, self.config_name = prepare(args)
         self.cli = LitCLI(project, words)
-        self.options, self.command, self.config = self.cli.options, self.cli.command, self.cli.config_text()
+        self.options, self.command = self.cli.options, self.cli.command
         hide(self.options.notify or ())
         self.checkpoint: Path | None = None
         self.fork: Fork | None = None
@@ -445,7 +445,6 @@ class Session:
         recorded = run.config()
         if self.cli.drawn and "seed_everything" in recorded:
             self.cli.seed_again(recorded["seed_everything"])
-            self.config = self.cli.config_text()
         found = iterate_changes(recorded, self.cli.plain)
         different = [f"{key} was {old} and is {new}" for key, old, new in found]
         if different:
@@ -489,7 +488,7 @@ class Session:
     def _parts(self, config: Namespace) -> dict[str, Any]:
         """Return trainer arguments that add the run's own callbacks, loggers and plugins to the configured ones."""
         metrics = MetricsCSV(self.run.path) if config.logger is not False and self.command == "fit" else None
-        self.record = RunRecord(self.run, self.config, metrics)
+        self.record = RunRecord(self.run, self.cli.config_text(), metrics)
         # the record comes first, because drawing a figure may fail
         self.saver = Saver(self.signals)
         callbacks = [self.record, self.saver, *_add_checkpoint(config)]
