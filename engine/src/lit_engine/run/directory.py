@@ -209,7 +209,7 @@ class RunDir:
                 write_bytes(file, content)
             else:
                 file.unlink(missing_ok=True)
-        write_text(self.path / "provenance.json", json.dumps(entries, indent=2) + "\n")
+        self._write_json("provenance.json", entries)
 
     def lock(self) -> BaseFileLock:
         """Prevent other processes from training this run until the lock is released or this process exits.
@@ -252,7 +252,7 @@ class RunDir:
         *earlier, last = entries
         entry = {**last, "status": status, **{name: value for name, value in known.items() if value is not None}}
         if entry != last:
-            write_text(self.path / "provenance.json", json.dumps([*earlier, entry], indent=2) + "\n")
+            self._write_json("provenance.json", [*earlier, entry])
 
     def config(self) -> dict[str, Any]:
         """Return the content of config.yaml. Raise RunError if the file is broken."""
@@ -338,7 +338,7 @@ class RunDir:
 
     def record(self, section: str, values: Mapping[str, Any]) -> None:
         """Replace one section of metrics.json."""
-        self._write_metrics({**self.metrics(), section: dict(values)})
+        self._write_json("metrics.json", {**self.metrics(), section: dict(values)})
 
     def drop_evaluations(self) -> None:
         """Remove the metrics of `validate` and `test`, and the predictions and figures of the test split.
@@ -348,13 +348,13 @@ class RunDir:
         sections = self.metrics()
         kept = {name: values for name, values in sections.items() if name not in ("validate", "test")}
         if kept != sections:
-            self._write_metrics(kept)
+            self._write_json("metrics.json", kept)
         # also match `test_0.csv`, which is written for several dataloaders
         for file in [*self.path.glob("predictions/test[._]*"), *self.path.glob("figures/test_*.png")]:
             file.unlink()
 
-    def _write_metrics(self, sections: Mapping[str, Any]) -> None:
-        write_text(self.path / "metrics.json", json.dumps(sections, indent=2) + "\n")
+    def _write_json(self, name: str, content: Any) -> None:
+        write_text(self.path / name, json.dumps(content, indent=2) + "\n")
 
 
 def _convert_column(texts: Sequence[str]) -> Sequence[Any]:
