@@ -127,6 +127,7 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
         sys.path.insert(sys.path.index("") + 1, os.getcwd())
     quiet_lightning()
     commands = all_commands(project)
+    has_frozen = gc.get_freeze_count() > 0  # the caller may freeze objects itself
     try:
         args = expand(project, args)
         if args and args[0] in commands:
@@ -150,9 +151,8 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
         print(f"error: {message}", file=sys.stderr)
         return 2
     finally:
-        if _frozen:
+        if not has_frozen:
             gc.unfreeze()  # a notebook that calls `main` must be able to free its objects
-            _frozen.clear()
 
 
 def _information(project: Project, args: Sequence[str]) -> str:
@@ -190,9 +190,6 @@ def all_commands(project: Project) -> dict[str, str]:
     return {**tools, **own}
 
 
-_frozen: list[str] = []  # modules whose objects `_import_quickly` has excluded from garbage collection
-
-
 def _import_quickly(name: str) -> ModuleType:
     """Import a module. To save time, the many objects that the import creates are excluded from garbage collection."""
     if name not in sys.modules:
@@ -201,9 +198,8 @@ def _import_quickly(name: str) -> ModuleType:
         try:
             import_module(name)
         finally:
-            if not gc.get_freeze_count():  # the caller may freeze objects itself
+            if not gc.get_freeze_count():
                 gc.freeze()
-                _frozen.append(name)
             gc.enable()
     return sys.modules[name]
 
