@@ -133,9 +133,9 @@ def order_as_weights(optimizer: Optimizer) -> None:
     fused optimizers fail on a GPU, and combine the wrong elements on a CPU.
     """
     for weight, state in optimizer.state.items():
-        for name, value in (
-            state.items() if isinstance(weight, Tensor) else ()
-        ):  # the state may have keys that are not tensors
+        if not isinstance(weight, Tensor):  # the state may have keys that are not tensors
+            continue
+        for name, value in state.items():
             if type(value) is Tensor and value.shape == weight.shape and value.stride() != weight.stride():
                 state[name] = torch.empty_like(weight, dtype=value.dtype).copy_(value)
 
