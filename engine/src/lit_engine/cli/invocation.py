@@ -78,20 +78,7 @@ def prepare(args: Sequence[str]) -> Invocation:
         elif option == "--notify":
             words.append(f"{option}+={value}")
         else:
-            content = parse_text(value) if value[:1] in ("[", "{") else None
-            if isinstance(content, list) and not option.endswith("+") and has_mappings(content):
-                words.append(f"{option}=[]")
-            if isinstance(content, dict) and [(type(k), v) for k, v in content.items()] == [(int, None)]:
-                raise UserError(f"{option}={value}: a mapping needs a space after each colon, as in {{3: 0.5}}")
-            key = option.rpartition(".")[2]
-            if (found := resolve_class_paths({key: content})[key]) != content:
-                value = as_line(found)
-            # Other data options are kept as strings, because a column name may look like a class name.
-            of_data = option in ("--data", "--data.help") or option.rstrip("+").endswith("transforms")
-            # A nested trainer option, such as the name of a logger, is a plain string.
-            of_trainer = re.fullmatch(r"--trainer\.(\w+\+?|.+\.class_path)", option) is not None
-            is_class = value[:1].isupper() and (of_data or of_trainer or option.startswith("--model"))
-            words.append(f"{option}={resolve_class_name(value) if is_class else value}")
+            words += _option(option, value)
     if any(word.startswith("--print_config") for word in words):  # a config must not contain `run` or `fork`
         words += [f"--{name}=null" for name in ("run", "fork") if f"--{name}" in first]
     return Invocation(words, run, source.path.absolute().parent.name if source else name_of(first_config))
@@ -108,6 +95,24 @@ def _without_dots(option: str, value: str | None) -> list[tuple[str, str | None]
         return [(option, value)]
     rest = {key: part for key, part in content.items() if key not in dotted}
     return [(CONFIG, as_yaml(rest)), *((f"--{key}", as_line(content[key])) for key in dotted)]
+
+
+def _option(name: str, value: str) -> list[str]:
+    """Return the words for an option other than `--config`, with full class names."""
+    content = parse_text(value) if value[:1] in ("[", "{") else None
+    if isinstance(content, dict) and [(type(k), v) for k, v in content.items()] == [(int, None)]:
+        raise UserError(f"{name}={value}: a mapping needs a space after each colon, as in {{3: 0.5}}")
+    key = name.rpartition(".")[2]
+    if (found := resolve_class_paths({key: content})[key]) != content:
+        value = as_line(found)
+    # Other data options are kept as strings, because a column name may look like a class name.
+    of_data = name in ("--data", "--data.help") or name.rstrip("+").endswith("transforms")
+    # A nested trainer option, such as the name of a logger, is a plain string.
+    of_trainer = re.fullmatch(r"--trainer\.(\w+\+?|.+\.class_path)", name) is not None
+    is_class = value[:1].isupper() and (of_data or of_trainer or name.startswith("--model"))
+    word = f"{name}={resolve_class_name(value) if is_class else value}"
+    replaces = isinstance(content, list) and not name.endswith("+") and has_mappings(content)
+    return [f"{name}=[]", word] if replaces else [word]
 
 
 def _config(file: str, is_first: bool) -> list[str]:
