@@ -29,15 +29,14 @@ def shorten_middle(text: str, most: int) -> str:
     return f"{text[: most - 1 - end]}…{text[len(text) - end :]}"
 
 
-def scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
-    """Set a logarithmic y-axis for losses if all values are positive."""
+def set_log_scale(axes: Axes, values: Sequence[float]) -> None:
+    """Set a logarithmic y-axis for positive values."""
     from matplotlib.ticker import AutoLocator, LogLocator, NullLocator
 
-    if metric.endswith("loss") and min(values) > 0:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if max(values) > 10 * min(values) else AutoLocator())
-        axes.yaxis.set_major_formatter("{x:g}")  # write 0.2 instead of 2 × 10⁻¹
-        axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if max(values) > 10 * min(values) else AutoLocator())
+    axes.yaxis.set_major_formatter("{x:g}")  # write 0.2 instead of 2 × 10⁻¹
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def log_table(trainer: Trainer, name: str, columns: list[str], rows: list[list[Any]]) -> None:

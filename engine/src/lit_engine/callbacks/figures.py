@@ -15,7 +15,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from lit_engine.callbacks.drawing import CHART, PHOTOS, log_table, new_figure, scale, shorten_middle
+from lit_engine.callbacks.drawing import CHART, PHOTOS, log_table, new_figure, set_log_scale, shorten_middle
 from lit_engine.callbacks.record import best_checkpoint, monitored_metrics
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.distributed.processes import all_gathered
@@ -50,7 +50,8 @@ def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | Non
         if best is not None:
             axes.axvline(best, color="grey", linewidth=0.8, linestyle=":", label=f"best checkpoint (epoch {best:.0f})")
         values = [y for points in splits.values() for _, y in points]
-        scale(axes, metric, values)
+        if metric.endswith("loss") and min(values) > 0:
+            set_log_scale(axes, values)
         axes.set(xlabel="epoch", title=metric)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
@@ -74,7 +75,7 @@ def step_curves(curves: Mapping[str, Curve], what: str = "learning rate") -> Fig
     peaks = [peak for points in curves.values() if (peak := max(y for _, y in points)) > 0]
     if values and (what != "learning rate" or max(peaks) >= 20 * min(peaks)):
         least = max(min(values), min(peaks) / 1000)  # a schedule that ends near 0 would flatten all curves
-        scale(axes, "loss", [least, max(peaks)])
+        set_log_scale(axes, [least, max(peaks)])
         axes.set_ylim(least / 1.2, 1.2 * max(peaks))
     else:
         axes.set_ylim(0, None)
