@@ -138,17 +138,16 @@ def warm_start(
             does not drop do not fit.
     """
     content = read(checkpoint) if content is None else content
-    state = state_of(content, checkpoint)
+    prefixes = prefixes or {}
+    state = rename_prefixes(state_of(content, checkpoint), prefixes)
     find: Any = getattr(model, "meaningless_weights", lambda hyper_parameters: [])
-    meaningless = find(content.get("hyper_parameters", {}))
-    state = rename_prefixes(state, prefixes) if prefixes else state
-    found = match(model, state, meaningless)
+    found = match(model, state, find(content.get("hyper_parameters", {})))
     # Reject the checkpoint if only buffers match the model.
     if not {name for name, _ in model.named_parameters()}.intersection(found.loaded):
         raise CheckpointError(f"no weight of {checkpoint} fits the model:\n{found}")
-    renamed = {prefix: new for prefix, new in (prefixes or {}).items() if new is not None}
+    renamed = {prefix: new for prefix, new in prefixes.items() if new is not None}
     # the names that the dropped weights would have in the model
-    dropped = tuple(str(rename_prefix(prefix, renamed)) for prefix in prefixes or {} if prefix not in renamed)
+    dropped = tuple(str(rename_prefix(prefix, renamed)) for prefix in prefixes if prefix not in renamed)
     kept = replace(found, missing=[name for name in found.missing if not name.startswith(dropped)])
     if strict and not kept.complete:
         raise CheckpointError(f"the weights of {checkpoint} do not match the model:\n{kept}")
