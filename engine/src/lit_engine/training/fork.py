@@ -147,7 +147,7 @@ class Fork(Callback):
         Raises:
             UserError: if the module overrides `lr_scheduler_step`.
         """
-        configs, task = trainer.lr_scheduler_configs, module if isinstance(module, Task) else None
+        configs, own = trainer.lr_scheduler_configs, module.schedules if isinstance(module, Task) else []
         if configs and overrides(module, "lr_scheduler_step"):
             raise UserError(
                 f"--fork cannot move the schedules to step {self.origin['step']}, because the module overrides "
@@ -156,14 +156,14 @@ class Fork(Callback):
         steps, epochs = self.content["global_step"], steps_of_epochs(trainer)
         if epochs is not None and self.trained is not None and trainer.max_steps <= 0:
             steps = sum(epochs[: self.trained])
-        schedules: Any = task.schedules if task and task.schedules else configs
+        schedules: Any = own or configs
         # With automatic optimization, the schedules are stepped before the validation at the end of an epoch.
         whole = self.origin["epochs"] if module.automatic_optimization else self.finished
         saved = [state.get("last_epoch", 0) for state in self.content["lr_schedulers"]]
         for number, (config, schedule) in enumerate(zip(configs, schedules, strict=True)):
             done, every = steps if config.interval == "step" else whole, schedule.frequency
             if config.interval == "step" and epochs is not None:
-                counts = islice(iterate_steps(trainer, epochs, since_start=schedules is not configs), steps)
+                counts = islice(iterate_steps(trainer, epochs, since_start=bool(own)), steps)
                 done, every = sum(one["step"] % every == 0 for one in counts), 1
             if not module.automatic_optimization and number < len(saved):  # the module steps its schedules itself
                 done, every = saved[number], 1
