@@ -75,8 +75,7 @@ class CSVFile:
     def _numbers(self) -> np.ndarray | None:
         """Return all values `(N, K)`, read by NumPy's fast reader, or None if a cell is not a plain, finite number."""
         line, _ = next(self._lines())
-        with suppress(ValueError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # NumPy warns about tables without rows
+        with suppress(ValueError), warnings.catch_warnings(action="ignore"):  # NumPy warns about tables without rows
             table = np.loadtxt(
                 self.file, delimiter=self.delimiter, comments=None, skiprows=line, ndmin=2, encoding="utf-8-sig"
             )
