@@ -35,12 +35,12 @@ class Unfreezing(Callback):
         self.schedule = schedule
         self._starts = False  # whether the first batch in this process is still to come
 
-    def _find_rule(self, name: str) -> list[str]:
+    def _list_rules(self, name: str) -> list[str]:
         return [path for path in self.schedule if name == path or name.startswith(path + ".")]
 
     def first_epoch_of(self, name: str) -> int | None:
         """Return the first epoch in which a parameter or module trains, or None if it never does."""
-        covering = self._find_rule(name)
+        covering = self._list_rules(name)
         return self.schedule[max(covering, key=len)] if covering else 0
 
     def is_frozen(self, name: str, epoch: int) -> bool:
@@ -99,13 +99,13 @@ class Unfreezing(Callback):
         frozen = self._frozen(pl_module, epoch)
         for name, parameter in pl_module.named_parameters(remove_duplicate=False):
             # Do not change unlisted parameters, which the model itself may freeze.
-            if self.first_epoch_of(name) is None or not self._find_rule(name):
+            if self.first_epoch_of(name) is None or not self._list_rules(name):
                 continue
             trains = parameter not in frozen
             parameter.requires_grad_(trains)
             if not trains:
                 parameter.grad = None
         for name, module in pl_module.named_modules():
-            if isinstance(module, BatchNorm) and self._find_rule(name):
+            if isinstance(module, BatchNorm) and self._list_rules(name):
                 module.train(not self.is_frozen(name, epoch))
         wrap_again(trainer.strategy, pl_module)

@@ -104,7 +104,7 @@ def summary(trainer: Trainer) -> str:
     """Return a line with the number of classes and samples, the length of the run, the device and the precision."""
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
     classes = getattr(data, "num_classes", None)
-    sizes = [_samples(trainer.train_dataloader), _samples(trainer.val_dataloaders)]
+    sizes = [_count_samples(trainer.train_dataloader), _count_samples(trainer.val_dataloaders)]
     named = " + ".join(f"{size:,} {what}" for size, what in zip(sizes, ("train", "val"), strict=True) if size)
     about = [f"{named} samples" if named else "", f"{classes} classes" if isinstance(classes, int) else ""]
     parts = [", ".join(filter(None, about))]
@@ -122,7 +122,7 @@ def summary(trainer: Trainer) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _samples(loaders: Any) -> int:
+def _count_samples(loaders: Any) -> int:
     """Return the number of samples in a single dataloader, or 0 if the number is unknown."""
     loader = loaders[0] if isinstance(loaders, list) and len(loaders) == 1 else loaders
     if isinstance(loader, Loader):

@@ -162,7 +162,7 @@ class RunRecord(Callback):
             self._trained = logged.get("last", {})
             before, now = checkpoint.get("processes", trainer.world_size), trainer.world_size
             if before != now:
-                samples = _samples(trainer, checkpoint.get("replicas", before))
+                samples = _describe_step_size(trainer, checkpoint.get("replicas", before))
                 print_once(f"number of processes: {before} in the checkpoint, {now} now; {samples}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -285,7 +285,7 @@ class RunRecord(Callback):
         self.run.record(section, {"checkpoint": checkpoint, **changed, **values, **notes})
 
 
-def _samples(trainer: Trainer, before: int) -> str:
+def _describe_step_size(trainer: Trainer, before: int) -> str:
     """Describe the change in samples per step since the run used `before` model replicas."""
     now = replicas(trainer).size
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
