@@ -386,11 +386,17 @@ class Session:
             warn_once(f"warning: {line}")
 
     def close(self, status: int) -> None:
-        """Finish the loggers, release the lock, write the run's page or delete an empty new run, and notify users."""
+        """Finish the loggers, record the exit status, write the run's page or delete an empty run, and notify users."""
         # Once another process has exited, torchrun sends SIGTERM, which must not interrupt the steps below.
         self.signals.deferred = True
         self.signals.remove(*([] if self.connection is None else [signal.SIGTERM]))
-        self._finish_loggers(status)
+        for logger in self.loggers:
+            if hasattr(logger, "finish"):  # without this call, W&B would show a failed run as finished
+                logger.finish(status)
+        if self.lock is not None:
+            if hasattr(self, "record"):
+                self.record.record_exit(status)
+            self.lock.release()
         if not is_first() or not hasattr(self, "run") or self.again:
             return
         if self.existing_run is None and not self._is_worth_keeping():
@@ -399,16 +405,6 @@ class Session:
             self._report(status)
         if self.options.notify and not self._only_plans:
             resolve_name(NOTIFY)(self.options.notify, self.run, self.event)
-
-    def _finish_loggers(self, status: int) -> None:
-        """Finish the loggers, record the exit status and release the lock."""
-        for logger in self.loggers:
-            if hasattr(logger, "finish"):  # without this call, W&B would show a failed run as finished
-                logger.finish(status)
-        if self.lock is not None:
-            if hasattr(self, "record"):
-                self.record.record_exit(status)
-            self.lock.release()
 
     @property
     def _only_plans(self) -> bool:
