@@ -485,8 +485,8 @@ class Session:
         """Return trainer arguments that add the run's own callbacks, loggers and plugins to the configured ones."""
         metrics = MetricsCSV(self.run.path) if config.logger is not False and self.command == "fit" else None
         self.record = RunRecord(self.run, self.cli.config_text(), metrics)
-        # the record comes first, because drawing a figure may fail
         self.saver = Saver(self.signals)
+        # the record comes first, because drawing a figure may fail
         callbacks = [self.record, self.saver, *_add_checkpoint(config)]
         own_bar = any(isinstance(one, ProgressBar) for one in callbacks)
         if config.enable_progress_bar is not False and not own_bar:
