@@ -236,7 +236,7 @@ def _iterate_named(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(config, Namespace | dict):
         for name, value in (vars(config) if isinstance(config, Namespace) else config).items():
             if name == "class_path" and isinstance(config, Namespace):
-                yield f"{key}.{name}", _import_object(value)
+                yield f"{key}.{name}", _get_imported(value)
             else:
                 yield from _iterate_named(value, f"{key}.{name}")
     elif is_single_key(config):
@@ -249,7 +249,7 @@ def _iterate_named(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, config
 
 
-def _import_object(path: str) -> Any:
+def _get_imported(path: str) -> Any:
     parts = path.split(".")
     end = next(end for end in range(len(parts) - 1, 0, -1) if ".".join(parts[:end]) in sys.modules)
     return attrgetter(".".join(parts[end:]))(sys.modules[".".join(parts[:end])])
