@@ -279,8 +279,7 @@ class Task(_lightning.QuickModule):
             count = 0
         elif not self._repeated:
             self.running.add(count, **sums)
-        parts = max(trainer.accumulate_grad_batches, trainer.world_size)
-        if parts > 1 and self._repeated:
+        if self._repeated and max(trainer.accumulate_grad_batches, trainer.world_size) > 1:
             raise ValueError(
                 f"{type(self.optimizers(use_pl_optimizer=False)).__name__} computes the loss of a step several times: "
                 "use one process, and set accumulate_grad_batches to 1"
