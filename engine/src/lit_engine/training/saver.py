@@ -286,7 +286,7 @@ class Saver(Callback):
         now = trainer.global_step, _lightning.ready_batches(trainer), moment
         if self.checkpoint is None or self._saved == now:
             return
-        if not _finite(trainer.lightning_module):
+        if not _has_finite_weights(trainer.lightning_module):
             raise UserError(
                 f"epoch {trainer.current_epoch}, step {trainer.global_step}: weights are not finite. "
                 "last.ckpt was not replaced. Lower the learning rate, or add a warm-up or trainer.gradient_clip_val. "
@@ -342,10 +342,9 @@ def _call_after(hook: Callable[..., Any], look: Callable[[Trainer], None], train
     return hook_and_look
 
 
-def _finite(module: LightningModule) -> bool:
+def _has_finite_weights(module: LightningModule) -> bool:
     """Return whether all trainable weights are finite. Frozen weights may be masks that contain infinity."""
-    weights = [weight.data for weight in module.parameters() if weight.requires_grad]
-    return not weights or bool(total_norm(weights).isfinite())
+    return bool(total_norm(weight.data for weight in module.parameters() if weight.requires_grad).isfinite())
 
 
 def is_stopped(trainer: Trainer) -> bool:
