@@ -58,7 +58,7 @@ class ProgressLines(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._validated = {recorded_name(name, "val"): value for name, value in _logged_metrics(trainer).items()}
-            self._improved |= self._is_best(trainer)
+            self._improved |= self._update_best(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         values = {
@@ -72,20 +72,21 @@ class ProgressLines(Callback):
         validated = has_validated(trainer)
         kept = {n: v for n, v in values.items() if validated or split_stage(n)[0] != "val"}
         seconds = perf_counter() - self._start
-        # A fork may start in an epoch that only its parent validated.
-        is_best = validated and bool(self._validated) and self._is_best(trainer)  # a training metric may be monitored
-        mark, self._improved = "  best" if is_best or self._improved else "", False
+        if validated and self._validated:  # a fork may start in an epoch that only its parent validated
+            self._improved |= self._update_best(trainer)  # a training metric may be monitored
+        mark, self._improved = "  best" if self._improved else "", False
         print_once(f"{epoch_of(trainer)}  {join_metrics(kept, pl_module)}  {seconds:.1f} s{mark}")
 
-    def _is_best(self, trainer: Trainer) -> bool:
-        """Return whether the monitored metric is the best so far, including epochs before the run was resumed."""
+    def _update_best(self, trainer: Trainer) -> bool:
+        """Update the best value of the monitored metric, and return whether it has improved."""
         callback = best_checkpoint(trainer)
         value = None if callback is None else trainer.callback_metrics.get(str(callback.monitor))
         if callback is None or value is None:
             return False
         new = value.item() * (-1 if callback.mode == "max" else 1)
         is_best = not math.isnan(new) and (self._best is None or new < self._best)
-        self._best = new if is_best else self._best
+        if is_best:
+            self._best = new
         return is_best
 
 
