@@ -451,7 +451,7 @@ class Session:
         return run
 
     def _note_versions(self) -> None:
-        before, now = (self.run.entries() or [{}])[-1].get("versions", {}), versions()
+        before, now = self.run.last_entry().get("versions", {}), versions()
         changed = [f"{name} {before[name]} (now {now[name]})" for name in before if before[name] != now.get(name)]
         if changed:
             warn_once(f"note: the run was trained with {', '.join(changed)}; the metrics' last digits may differ")

@@ -133,7 +133,7 @@ class RunRecord(Callback):
 
     def _warn_of_changed_data(self, trainer: Trainer) -> None:
         """Warn if the splits of a resumed run have changed even though the data module's options are the same."""
-        before, now = (self.run.entries() or [{}])[-1], self.provenance or {}
+        before, now = self.run.last_entry(), self.provenance or {}
         has_splits = hasattr(trainer.datamodule, "splits")  # type: ignore[attr-defined]
         if not has_splits or before.get("versions") != now.get("versions"):
             return

@@ -173,7 +173,7 @@ class RunDir:
 
     def _last_start(self) -> datetime:
         with suppress(RunError, LookupError, TypeError, ValueError):  # provenance.json is missing or broken
-            return datetime.fromisoformat(self.entries()[-1]["time"])
+            return datetime.fromisoformat(self.last_entry()["time"])
         return datetime.min.replace(tzinfo=UTC)
 
     @property
@@ -240,7 +240,7 @@ class RunDir:
                 return "running"
             except OSError:  # nothing is being trained, because training requires a writable folder
                 pass
-        status = (self.entries() or [{}])[-1].get("status")
+        status = self.last_entry().get("status")
         if status is None:
             return "killed"
         return "finished" if status == 0 else "stopped" if status > 128 else "failed"
@@ -312,6 +312,10 @@ class RunDir:
     def entries(self) -> list[dict[str, Any]]:
         """Return the content of provenance.json. Raise RunError if the file is broken."""
         return self.read_json("provenance.json", [])
+
+    def last_entry(self) -> dict[str, Any]:
+        """Return the newest entry of provenance.json, or an empty dict if there is none."""
+        return (self.entries() or [{}])[-1]
 
     def initial_weights(self) -> list[str]:
         """Return the options `--fork`, `--init_from` and `--init_prefixes` of the run, which config.yaml omits."""
