@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lit_engine.classes.names import resolve_class_name, resolve_class_paths
-from lit_engine.cli.arguments import CONFIG, SUBCOMMANDS, pairs
+from lit_engine.cli.arguments import CONFIG, pairs
 from lit_engine.cli.config_files import (
     as_line,
     as_yaml,
@@ -53,16 +53,15 @@ def prepare(args: Sequence[str]) -> Invocation:
         given = [(o, run_path if o == "--run" else v) for o, v in given if config is None or (o, v) != (CONFIG, config)]
     run = RunDir.open(run_path) if run_path else None
     source = run or (RunDir.to_fork(fork, runs)[0] if fork else None)
-    words: list[str] = []
-    has_config = False
-    for option, value in (pair for one in given for pair in _without_dots(*one)):
+    words = [args[0]]
+    if source is not None:
+        words += _config(str(source.config_file), is_first=True)
+    has_config = source is not None
+    for option, value in (pair for one in given[1:] for pair in _without_dots(*one)):
         if option in NEED_A_VALUE and value in (None, "", "~"):  # YAML reads these as null
             raise UserError(f"{option} needs a value")
         if value is None:
             words.append(f"{option}=true" if option.removeprefix("--") in FLAGS else option)
-            if option in SUBCOMMANDS and source is not None and not has_config:
-                has_config = True
-                words += _config(str(source.config_file), is_first=True)
         elif option == CONFIG:
             if source is None and is_complete(value):
                 if has_config:
