@@ -171,7 +171,7 @@ class TorchvisionNet(nn.Module):
         self.repeat = 3 if channels == 1 and grey == "repeat" else 1
         first, old = _first_convolution(self.backbone)
         if old.in_channels != channels * self.repeat:
-            _replace(self.backbone, first, _create_like(old, channels * self.repeat))
+            self.backbone.set_submodule(first, _create_like(old, channels * self.repeat))
         residual = all(hasattr(self.backbone, name) for name in ("conv1", "maxpool", "layer4", "avgpool"))
         if (small_images or pooling == "bilinear") and not residual:
             raise ValueError(f"small_images and bilinear pooling need a residual network, not {architecture}")
@@ -240,18 +240,13 @@ def _make(architecture: str, options: dict[str, Any], channels: int) -> nn.Modul
     return models.get_model(architecture, weights=None, **options)
 
 
-def _replace(module: nn.Module, path: str, new: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    setattr(module.get_submodule(parent), name, new)
-
-
 def _remove_head(backbone: nn.Module, architecture: str) -> tuple[str, nn.Linear]:
     """Replace the last linear layer with an identity, and return the layer's name and the layer itself."""
     linear = [(name, module) for name, module in backbone.named_modules() if isinstance(module, nn.Linear)]
     if not linear:
         raise ValueError(f"{architecture} has no final linear layer to replace")
     name, head = linear[-1]
-    _replace(backbone, name, nn.Identity())
+    backbone.set_submodule(name, nn.Identity())
     return name, head
 
 
