@@ -124,7 +124,6 @@ class TranslationData(SplitData):
                 if options[name] != value:
                     raise DataError(f"{name} is {options[name]}, but the vocabularies of the checkpoint need {value}")
         self._pairs: dict[str, Pairs] = {}  # prepared
-        self.left_out: dict[str, int] = {}  # number of pairs excluded from all splits, by reason
 
     def read(self, split: Split) -> Pairs:
         """Return the raw sentence pairs of a split as (source, target)."""
@@ -268,10 +267,10 @@ class CarvedData(TranslationData):
         sizes = {name: size for name, size in sizes.items() if name not in given}
         if sizes and self.overlong == "drop":
             short = [pair for pair in pool if not self._is_overlong(pair)]
-            pool = self._leave_out("overlong", pool, short, f"exceed max_length {self.max_length}")
+            pool = report_dropped(pool, short, f"exceed max_length {self.max_length}")
         if sizes and given:
             others = drop_shared_sentences(pool, [pair for pairs in given.values() for pair in pairs])
-            pool = self._leave_out("given", pool, others, "share a sentence with the given evaluation pairs")
+            pool = report_dropped(pool, others, "share a sentence with the given evaluation pairs")
         self.total = len(pool)
         if self.folds and "test" in sizes:
             rest, test = self.split_off(leak_free_folds(pool, self.folds))
@@ -297,9 +296,9 @@ class CarvedData(TranslationData):
                 return True
         return False
 
-    def _leave_out(self, name: str, pool: Pairs, kept: Pairs, why: str) -> Pairs:
-        """Record and print the number of dropped pairs, and return the kept pairs."""
-        self.left_out[name] = len(pool) - len(kept)
-        if self.left_out[name]:
-            print_once(f"{self.left_out[name]:,} of {len(pool):,} pairs {why} and were dropped before the split")
-        return kept
+
+def report_dropped(pool: Pairs, kept: Pairs, why: str) -> Pairs:
+    """Print the number of pairs that are not kept, and return the kept pairs."""
+    if dropped := len(pool) - len(kept):
+        print_once(f"{dropped:,} of {len(pool):,} pairs {why} and were dropped before the split")
+    return kept
