@@ -41,7 +41,7 @@ def serve(args: Sequence[str]) -> int:
         UserError: the port is in use, or the run lacks the requested weights or cannot predict on new samples.
     """
     options = option_parser().parse_args(list(args))
-    RunDir.open(options.run)  # fails for a wrong path before the slow import of torch
+    run = RunDir.open(options.run)  # fails for a wrong path before the slow import of torch
     try:
         server = Server((HERE, options.port), Handler)
     except (OSError, OverflowError) as error:
@@ -51,7 +51,7 @@ def serve(args: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, server:
         from lit_engine.tools.serve.predictor import Predictor
 
-        server.predictor = Predictor(options.run, options.ckpt_path, folder)
+        server.predictor = Predictor(run, options.ckpt_path, folder)
         server.page = server.predictor.page()
         print(f"http://{HERE}:{server.server_port} (Ctrl-C to stop)", flush=True)
         try:

@@ -32,18 +32,17 @@ class Predictor:
     task: Any
     data: Any
 
-    def __init__(self, run: str, checkpoint: str, folder: str) -> None:
-        self.folder, opened = Path(folder), RunDir.open(run)
-        file = choose_checkpoint(opened, checkpoint)
+    def __init__(self, run: RunDir, checkpoint: str, folder: str) -> None:
+        self.folder, file = Path(folder), choose_checkpoint(run, checkpoint)
         # `predict_step` writes its files to the default root directory.
-        self.task, self.data, self.trainer = load_for_prediction(opened, file, default_root_dir=folder)
+        self.task, self.data, self.trainer = load_for_prediction(run, file, default_root_dir=folder)
         if hasattr(self.data, "num_workers"):
             self.data.num_workers = 0  # starting processes takes longer than reading a sample
         self.kind: Any = "text" if hasattr(self.task, "answer_text") else getattr(self.data, "predicts_on", None)
         if self.kind is None:
             owner = self.task if self.data is None else self.data
             raise UserError(f"{type(owner).__name__} cannot predict on new samples: it has no `predict_from`")
-        self.title = opened.name
+        self.title = run.name
         self.about = f"{type(self.task).__name__}, {file.name}"
         self.turn = threading.Lock()
         self.seen: str | None = None  # the image that the network received
