@@ -37,7 +37,7 @@ def inline(monkeypatch):
 
     at = {}
 
-    def fit(self, trial, run, log, slot, values):
+    def fit(self, trial, run, log, slot):
         words = self._words(trial, run)
         log.parent.mkdir(exist_ok=True)
         log.touch()
@@ -45,8 +45,8 @@ def inline(monkeypatch):
         if status is None:
             with log.open("a") as output, redirect_stdout(output), redirect_stderr(output):
                 status = main(words)
-        self._report(trial, run, values)
-        return status, False
+        values, _ = self._report(trial, run, reported=0)
+        return status, False, values
 
     monkeypatch.setattr(worker.Workers, "_fit", fit)
     monkeypatch.setattr(worker, "ThreadPoolExecutor", lambda workers: nullcontext(SimpleNamespace(map=map)))

@@ -96,9 +96,8 @@ class Workers:
         self.study.lock.release()
         run, log = RunDir(self.folder / trial.user_attrs["run"]), self.folder / "logs" / f"{number:04d}.log"
         title, start = format_title(run), log.stat().st_size if log.exists() else 0
-        values: list[float] = []
         try:
-            status, pruned = self._fit(trial, run, log, slot, values)
+            status, pruned, values = self._fit(trial, run, log, slot)
         except (OptunaError, SQLAlchemyError):  # the database was unavailable
             _continue_later(trial)
             raise
@@ -131,15 +130,15 @@ class Workers:
             raise optuna.TrialPruned
         return value
 
-    def _fit(self, trial: optuna.Trial, run: RunDir, log: Path, slot: int, values: list[float]) -> tuple[int, bool]:
-        """Start or resume training, and return the exit status and whether hyperband stopped the trial."""
+    def _fit(self, trial: optuna.Trial, run: RunDir, log: Path, slot: int) -> tuple[int, bool, list[float]]:
+        """Start or resume training. Return the exit status, whether hyperband stopped the trial, and its values."""
         while run.path.exists() and not self.status:
             with contextlib.suppress(RunError):  # a `fit` that outlived its worker may still be running
                 run.lock().release()
                 break
             time.sleep(POLL)
         if self.status:
-            return self.status, False
+            return self.status, False, []
         words, pruned = self._words(trial, run), False
         log.parent.mkdir(exist_ok=True)
         with log.open("ab") as output:
@@ -151,15 +150,16 @@ class Workers:
                 env=build_environment(slot, self.workers, self.study.folder.name),
                 start_new_session=True,  # Ctrl-C reaches only the sweep, which then stops its trials
             )
+        values: list[float] = []
         try:
             while process.poll() is None and not pruned and not self.status:
                 time.sleep(POLL)
-                pruned = self._report(trial, run, values)
+                values, pruned = self._report(trial, run, len(values))
         finally:
             process.terminate()  # has no effect if the process has exited
             status = process.wait()
-        self._report(trial, run, values)
-        return status, pruned
+        values, _ = self._report(trial, run, len(values))
+        return status, pruned, values
 
     def _words(self, trial: optuna.Trial, run: RunDir) -> list[str]:
         """Return the command line of an attempt, which starts or resumes the run."""
@@ -172,18 +172,18 @@ class Workers:
         place = [f"--runs_dir={self.folder}", f"--run_name={run.path.name}", "--resume=true"]
         return [*self.config.words(values, file), *place, f"--test_after_fit={str(self.tests).lower()}"]
 
-    def _report(self, trial: optuna.Trial, run: RunDir, values: list[float]) -> bool:
-        """Read the finite values of the metric, report new values, and return whether hyperband stops the trial."""
+    def _report(self, trial: optuna.Trial, run: RunDir, reported: int) -> tuple[list[float], bool]:
+        """Report new values of the metric. Return all finite values, and whether hyperband stops the trial."""
         (columns, rows), entries = run.history(), run.entries()
         # a fork copies its parent's rows before it writes its provenance
         copied = (entries[0].get("fork") or {}).get("rows", 0) if entries else len(rows)
-        metric, before, pruned = find_metric(self.config.metric, columns), len(values), False
+        metric, pruned = find_metric(self.config.metric, columns), False
         found = [float(row.get(metric) or "nan") for row in rows[copied:]]
-        values[:] = [value for value in found if math.isfinite(value)]
-        for step in range(before, len(values)):
+        values = [value for value in found if math.isfinite(value)]
+        for step in range(reported, len(values)):
             trial.report(self.config.best(values[: step + 1]), step + 1)
             pruned = pruned or trial.should_prune()
-        return pruned
+        return values, pruned
 
 
 def format_title(run: RunDir) -> str:
