@@ -1,9 +1,6 @@
 """Helpers for testing image folders."""
 
 from lit_project.data.image_folder import ImageFolder
-from tiny import CLASSES, write
-
-__all__ = ["CLASSES", "batches", "small", "write"]
 
 
 def small(root, **kwargs):

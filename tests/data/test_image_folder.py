@@ -8,7 +8,8 @@ from PIL import Image
 
 from lit_engine.data.images import ImageBatch
 from lit_engine.errors import DataError
-from picture_data import CLASSES, batches, small, write
+from picture_data import batches, small
+from tiny import CLASSES, write
 
 
 def brightness(images):

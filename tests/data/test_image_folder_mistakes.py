@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from lit_engine.errors import DataError
-from picture_data import CLASSES, batches, small, write
+from picture_data import batches, small
+from tiny import CLASSES, write
 
 
 @pytest.mark.parametrize(
