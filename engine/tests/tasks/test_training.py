@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 from torchvision.transforms.v2 import RandomCrop, RandomHorizontalFlip
 
-from helpers import NAMES, SaveAt, batches, classifier, linear
+from helpers import NAMES, SaveAt, batches, classifier, linear, same_weights
 from lit_engine.errors import UserError
 from lit_engine.training.saver import Saver
 from lit_engine.training.schedules import CosineAnnealingLR, Schedule
@@ -25,10 +25,6 @@ from toy.tasks import ImageClassifier
 
 def state(task):
     return {name: value.clone() for name, value in task.state_dict().items()}
-
-
-def equal(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def with_dropout():
@@ -113,7 +109,7 @@ def test_training_matches_plain_pytorch_bit_for_bit(trainer):
         plain.step()
         steps += 1
     assert steps == 12
-    assert equal(state(net), state(reference))
+    assert same_weights(state(net), state(reference))
 
 
 def fit(trainer, seed_run, seed=1, noise=False, **kwargs):
@@ -132,12 +128,12 @@ def fit(trainer, seed_run, seed=1, noise=False, **kwargs):
 
 def test_fits_with_the_same_seed_are_identical_including_dropout(trainer, seed_run):
     first = fit(trainer, seed_run)
-    assert equal(fit(trainer, seed_run, noise=True), first)
-    assert not equal(fit(trainer, seed_run, seed=2), first)
+    assert same_weights(fit(trainer, seed_run, noise=True), first)
+    assert not same_weights(fit(trainer, seed_run, seed=2), first)
 
 
 def test_training_is_unaffected_by_validation(trainer, seed_run):
-    assert equal(fit(trainer, seed_run, limit_val_batches=0), fit(trainer, seed_run, num_sanity_val_steps=2))
+    assert same_weights(fit(trainer, seed_run, limit_val_batches=0), fit(trainer, seed_run, num_sanity_val_steps=2))
 
 
 def test_resumed_training_is_identical_including_dropout(trainer, seed_run, tmp_path):
@@ -154,7 +150,7 @@ def test_resumed_training_is_identical_including_dropout(trainer, seed_run, tmp_
     runner = trainer(max_epochs=3)
     runner.fit(resumed, datamodule=data, ckpt_path=tmp_path / "saved.ckpt", weights_only=True)
     assert runner.global_step == 12
-    assert equal(state(resumed), state(whole))
+    assert same_weights(state(resumed), state(whole))
 
 
 class Lines(DummyLogger):
