@@ -49,7 +49,7 @@ def translate(args: Sequence[str]) -> int:
     Raises:
         UserError: an option, the input or the checkpoint is invalid. In this case, nothing has been written.
     """
-    options = option_parser().parse_intermixed_args(list(args))
+    options = option_parser().parse_intermixed_args(args)
     on_terminal = not options.text and options.input is None and sys.stdin.isatty()
     # Check the input first, because loading the checkpoint takes longer.
     sentences = [] if on_terminal else sentences_of(options)

@@ -40,7 +40,7 @@ def doubts(args: Sequence[str]) -> int:
     Raises:
         UserError: the folder does not contain all folds of a classification task, or the table was edited.
     """
-    options = option_parser().parse_args(list(args))
+    options = option_parser().parse_args(args)
     file = options.csv or options.repeat / "doubts.csv"
     with json_document(options.json) as document:
         _check_unedited(file)

@@ -44,7 +44,7 @@ def export(args: Sequence[str]) -> int:
             exported, or if the outputs of an exported file do not match `predict`. In all of these cases, no file is
             written.
     """
-    options = option_parser().parse_args(list(args))
+    options = option_parser().parse_args(args)
     formats = list(dict.fromkeys(options.format.split(",")))
     for name in formats:
         if name not in NEEDS:

@@ -43,7 +43,7 @@ def reproduce(args: Sequence[str]) -> int:
     Raises:
         UserError: the run cannot be reproduced.
     """
-    options = option_parser().parse_args(list(args))
+    options = option_parser().parse_args(args)
     run = RunDir.open(options.run)
     entry = check(run)
     with json_document(options.json) as document:

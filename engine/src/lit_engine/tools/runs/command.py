@@ -46,7 +46,7 @@ def compare(args: Sequence[str]) -> int:
     Raises:
         UserError: a run, option or metric does not exist, or a file cannot be written.
     """
-    options = option_parser().parse_args(list(args))
+    options = option_parser().parse_args(args)
     for name in ("over", "metric", "test"):  # ignore repeated names
         setattr(options, name, list(dict.fromkeys(getattr(options, name))))
     footer = shorten(f"{program()} compare {shlex.join(args)}", 200)

@@ -42,7 +42,7 @@ def runs(args: Sequence[str]) -> int:
     Raises:
         UserError: no runs were found, or a metric in the arguments does not exist in any run.
     """
-    options = option_parser().parse_args(list(args))
+    options = option_parser().parse_args(args)
     with json_document(options.json) as document:
         found = read_runs(options.runs or [name for name in FOLDERS if any(runs_in(Path(name)))] or ["runs"])
         known = {strip_stage(name) for run in found for name in run.metrics}

@@ -40,7 +40,7 @@ def serve(args: Sequence[str]) -> int:
     Raises:
         UserError: the port is in use, or the run lacks the requested weights or cannot predict on new samples.
     """
-    options = option_parser().parse_args(list(args))
+    options = option_parser().parse_args(args)
     run = RunDir.open(options.run)  # fails for a wrong path before the slow import of torch
     try:
         server = Server((HERE, options.port), Handler)
