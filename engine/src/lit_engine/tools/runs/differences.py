@@ -122,9 +122,12 @@ class Comparison:
         if len(self.monitors) != 1 or len(self.tasks) > 1:
             return self.given
         sign = -1 if next(run for run in self.runs if run.monitor).maximize else 1
-        values = [sign * row.metric(self.monitors[0])[0] for row in self.given]
-        ranks = [math.inf if math.isnan(value) else value for value in values]
-        return [row for _, row in sorted(zip(ranks, self.given, strict=True), key=lambda pair: pair[0])]
+
+        def rank(row: Row) -> float:
+            value = sign * row.metric(self.monitors[0])[0]
+            return math.inf if math.isnan(value) else value
+
+        return sorted(self.given, key=rank)
 
     def notes(self) -> list[str]:
         """Return a summary of the runs' states and the caveats that apply to the table."""
