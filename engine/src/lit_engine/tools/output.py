@@ -5,7 +5,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,12 +20,10 @@ HELP = "print one JSON document to standard output, and all messages to standard
 def json_document(wanted: bool) -> Iterator[dict[str, Any]]:
     """Yield a dictionary, and print it as JSON at the end if `wanted`. Non-finite numbers become null."""
     document: dict[str, Any] = {}
-    if not wanted:
+    with redirect_stdout(sys.stderr) if wanted else nullcontext():
         yield document
-        return
-    with redirect_stdout(sys.stderr):
-        yield document
-    print(as_json(document), flush=True)
+    if wanted:
+        print(as_json(document), flush=True)
 
 
 def as_json(document: dict[str, Any]) -> str:
@@ -53,7 +51,7 @@ def _plain(value: Any) -> Any:
 def write_file(what: str, option: str, file: Path, text: str) -> None:
     """Write a file and print its path. If this fails, raise UserError and suggest a different value for the option."""
     try:
-        if file.exists() and (stream := _stream_of(file)):
+        if stream := _stream_of(file):
             stream.flush()
             with open(stream.fileno(), "w", encoding="utf-8", closefd=False) as output:
                 output.write(text)
