@@ -116,9 +116,12 @@ class Workers:
             hint = did_you_mean(metric, logged)
             raise UserError(f"{title} did not log {metric}{hint} (logged: {', '.join(logged)})")
         if not values or (status and not pruned):
-            printed = log.read_bytes()[start:].decode(errors="replace")
-            error = _explain_status(status, printed) if status else f"{metric} was never finite"
-            error = "killed twice, possibly because memory ran out" if killed else error
+            if killed:
+                error = "killed twice, possibly because memory ran out"
+            elif status:
+                error = _explain_status(status, log.read_bytes()[start:].decode(errors="replace"))
+            else:
+                error = f"{metric} was never finite"
             trial.set_user_attr("error", error)
             print(f"{title} failed: {error} ({log})", flush=True)
             raise TrialEnded
