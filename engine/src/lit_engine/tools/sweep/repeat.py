@@ -86,11 +86,10 @@ def repeat(args: Sequence[str]) -> int:
                 if "data.fold" in over:
                     status = status or _predict(study)
             finally:
-                good = _report(study, name, over, command)
+                good, summary = _report(study, name, over, command)
         if status > 128:
             print("interrupted; run the same command to continue", flush=True)
-        if options.json:
-            document.update(dir=folder, **json.loads((folder / "summary.json").read_text(encoding="utf-8")))
+        document.update(dir=folder, **summary)
     return status or int(not good)
 
 
@@ -159,8 +158,8 @@ def _plan(study: "Study", name: str, points: dict[str, dict[str, int]]) -> int:
         return sum(trial.state != "finished" for trial in study.rows())
 
 
-def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
-    """Print the tables, write summary.json and the page, and return whether all runs have finished."""
+def _report(study: "Study", name: str, over: list[str], command: str) -> tuple[bool, dict[str, Any]]:
+    """Print the tables, write summary.json and the page. Return whether all runs have finished, and the summary."""
     trials = sorted(study.rows(), key=lambda trial: trial.number)
     started = [str(trial.run) for trial in trials if RunDir(trial.run).config_file.exists()]
     group = Row(read_runs(started) if started else [], grouped=True)
@@ -177,10 +176,11 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
     for trial in trials:
         if trial.run.name not in counted:
             print(f"left out of the mean: {trial.run.name} ({trial.state})")
-    summary, page = study.folder / "summary.json", study.folder / "compare.html"
-    told = {"command": command, "config": name, "over": over, **_summary(study.folder, trials, group)}
-    write_text(summary, as_json({**told, "differ": found.facts if found else []}) + "\n")
-    print(f"summary: {summary}")
+    file, page = study.folder / "summary.json", study.folder / "compare.html"
+    summary: dict[str, Any] = {"command": command, "config": name, "over": over}
+    summary |= {**_summary(study.folder, trials, group), "differ": found.facts if found else []}
+    write_text(file, as_json(summary) + "\n")
+    print(f"summary: {file}")
     tested = [trial for trial in trials if trial.run.name in counted]
     if "data.fold" in over and tested and all(_has_predictions(trial) for trial in tested):
         _write_predictions(study.folder / "predictions.csv", tested)
@@ -190,7 +190,7 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
         parts = [*folds, *([f"seeds {', '.join(map(str, seeds))}"] if seeds else [])]
         write_text(page, page_of(found, f"{name}: {', '.join(parts)}", command, study.folder))
         print(f"page: {page}", flush=True)
-    return len(counted) == len(trials)
+    return len(counted) == len(trials), summary
 
 
 def _has_predictions(trial: "Trial") -> bool:
@@ -244,7 +244,7 @@ def _test_ids(run: RunDir) -> dict[int, str]:
 def _summary(folder: Path, trials: "Sequence[Trial]", group: Row) -> dict[str, Any]:
     """Return a summary of the runs, with n, mean, standard deviation (n − 1) and all values of each metric."""
     runs = {run.path.name: run for run in group.runs}
-    last = RunDir(group.counted[-1].path).entries()[-1] if group.counted else {}
+    last = group.counted[-1].entries[-1] if group.counted else {}
     metrics: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(name for run in group.counted for name in run.all_metrics):
         mean, sd, n = group.metric(name)
