@@ -9,7 +9,7 @@ seconds vary less than wall-clock seconds on a shared machine. Targets:
   time of LightningCLI, which every Lightning command line needs (and which imports torchvision if it is installed).
 - `--help`, an unknown command, and `runs` and `compare` with 200 runs, which need no torch: at most 1 s.
 - `predict`, `test`, `export` and `serve` (until its page is ready and it prints the address), with a run of the
-  quickstart: at most 2.0 times the CPU time of `import torch`.
+  quickstart: at most 2.0 times the CPU time of `import torch`. For comparison, torch exports a single layer.
 - Peak memory of a fit with two epochs: at most 200 MB more than the hand-written loop `plain.py`.
 """
 
@@ -31,6 +31,7 @@ from lightning.pytorch import Callback
 
 IMPORT = [sys.executable, "-c", "import lightning.pytorch.cli"]
 TORCH = [sys.executable, "-c", "import torch"]
+EXPORT = [sys.executable, "-c", "import torch; torch.export.export(torch.nn.Linear(1, 1), (torch.ones(2, 1),))"]
 PROGRAM = [sys.executable, "-m", "lit_project"]
 FIT = [*PROGRAM, "fit", "-c", f"{ROOT}/configs/fashion_mnist_mlp.yaml", f"--data.root={DATA}",
        "--trainer.accelerator=cpu", "--trainer.max_epochs=2", "--test_after_fit=false"]  # fmt: skip
@@ -105,6 +106,7 @@ def main() -> None:
             "lit-project fit --help": ([*PROGRAM, "fit", "--help"], 0),
             "lit-project fit, to its first step": ([*fit, "--trainer.callbacks+=startup.LeaveAfterStep"], 0),
             "import torch": (TORCH, 0),
+            "torch.export of a layer": (EXPORT, 0),
             "lit-project predict": ([*PROGRAM, "predict", run], 0),
             "lit-project test": ([*PROGRAM, "test", run], 0),
             "lit-project export": ([*PROGRAM, "export", run], 0),
