@@ -144,11 +144,18 @@ def test_the_help_fits_on_a_screen(lit, monkeypatch, command):
     assert ("--images" in result.out) == (command == "predict")
 
 
-def test_the_help_of_a_class_accepts_its_short_name(lit, capfd):
+@pytest.mark.parametrize(
+    ("option", "shown"),
+    [("--data.help Digits", "data.val_size"), ("--trainer.logger.help WandbLogger", "trainer.logger.finish_timeout")],
+)
+def test_the_help_of_a_class_accepts_its_short_name(lit, capfd, option, shown):
     with pytest.raises(SystemExit) as ended:
-        lit("fit --data.help Digits")
+        lit(f"fit {option}")
     assert ended.value.code == 0
-    assert "--data.val_size" in capfd.readouterr().out
+    assert shown in capfd.readouterr().out
+
+
+def test_the_help_of_an_unknown_class_suggests_a_similar_name(lit):
     assert lit("fit --data.help Digtis").err == "error: --data.help: no class Digtis; did you mean Digits?\n"
 
 

@@ -166,9 +166,20 @@ def test_the_bar_shows_the_metrics_that_are_logged_with_prog_bar(lit, monkeypatc
     assert not shown & {"train_acc", "val_acc"}
 
 
-def test_learning_curves_plot_training_and_validation_values_together(lit, monkeypatch):
-    drawn, draw = {}, figures.learning_curves
-    monkeypatch.setattr(figures, "learning_curves", lambda curves, best: drawn.update(curves) or draw(curves, best))
+@pytest.fixture
+def drawn(monkeypatch):
+    found, draw = {}, figures.learning_curves
+    monkeypatch.setattr(figures, "learning_curves", lambda curves, best: found.update(curves) or draw(curves, best))
+    return found
+
+
+def test_metrics_that_are_only_logged_in_training_have_learning_curves(lit, drawn):
+    assert lit(command("gan"), "--trainer.callbacks+=Figures").status == 0
+    splits = {name: set(curves) for name, curves in drawn.items()}
+    assert splits == {"realism": {"val"}, "g_loss": {"train"}, "d_loss": {"train"}}
+
+
+def test_learning_curves_plot_training_and_validation_values_together(lit, drawn):
     run = lit(command("metric_objects"), "--trainer.callbacks+=Figures").run
     assert {name: set(curves) for name, curves in drawn.items()} == {"loss": {"train", "val"}, "acc": {"train", "val"}}
     recorded = [float(row["val_acc"]) for row in rows_of(run / "metrics.csv") if row["val_acc"]]
@@ -238,6 +249,19 @@ def test_images_may_have_any_targets_and_channels(lit, monkeypatch):
     wrong = [f"true: dog\npredicted: cat\n{share}%, index {index}" for share, index in ((95, 1), (73, 0))]
     assert captions["test: most confidently wrong"] == wrong
     assert EventAccumulator(str(done.run / "tensorboard")).Reload().Tags()["graph"]
+
+
+class Unnamed(Boxes):
+    """Counts confusions, but does not name the classes."""
+
+    class_names = None
+
+
+def test_confusion_matrices_need_no_class_names(lit):
+    options = "--trainer.callbacks+=Figures --test_after_fit=true"
+    done = lit(f"fit --model test_features.Unnamed --data test_features.BoxData --epochs 1 {options}")
+    assert done.status == 0, done.err
+    assert (done.run / "figures" / "test_confusion_matrix.png").exists()
 
 
 class Shared(Mean):

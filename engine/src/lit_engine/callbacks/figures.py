@@ -21,7 +21,7 @@ from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.distributed.processes import all_gathered
 from lit_engine.loggers.metrics_csv import MetricsCSV
 from lit_engine.run.directory import RunDir
-from lit_engine.run.metric_names import counterpart, get_stage, is_detail, strip_stage
+from lit_engine.run.metric_names import COUNTERS, counterpart, get_stage, is_detail, strip_stage
 from lit_engine.training.task import Task
 
 if TYPE_CHECKING:
@@ -247,6 +247,7 @@ CAPTION = 25  # maximum number of characters in a line of a caption
 MAX_LABELS, MAX_POINTS = 10, 2000  # maximum number of plotted labels, and maximum number of points per curve
 FIRST = 12  # number of training images to show
 MAX_CURVES = 12  # maximum number of metrics to plot for a module without `headline_metrics`
+GRADIENT_NORMS = ("gradient_norm", "grad_norm")
 Wrong = tuple[float, int, int, int, Tensor]  # confidence, sample index, true class, predicted class, image
 
 
@@ -317,8 +318,7 @@ class Figures(DrawsEvaluation):
         if not trainer.is_global_zero:
             return
         columns, rows = RunDir(Path(trainer.default_root_dir)).history()
-        validated = [name for name in columns if get_stage(name) == "val" and not is_detail(name)][:MAX_CURVES]
-        metrics = [*getattr(pl_module, "headline_metrics", validated), *monitored_metrics(trainer)]
+        metrics = [*getattr(pl_module, "headline_metrics", _logged(columns)), *monitored_metrics(trainer)]
         for name, (figure, about) in draw_curves(rows, metrics, _best_epoch(trainer)).items():
             save_figure(trainer, name, figure, caption=about)
 
@@ -363,8 +363,9 @@ class Figures(DrawsEvaluation):
             about = "Precision-recall and ROC curves, with average precision (AP) and area under the ROC curve (AUC)."
             save_figure(trainer, f"{split}_precision_recall_roc", figure, caption=about)
         counts = getattr(pl_module, "confusion_matrix", None)
-        if names is None or not isinstance(counts, Tensor):
+        if not isinstance(counts, Tensor):
             return
+        names = names or [str(number) for number in range(len(counts))]
         accuracy = (counts.diagonal().sum() / counts.sum()).item()
         title = f"{split}: accuracy {accuracy:.4f} of {int(counts.sum())}"
         about = "Confusion matrix with the number of samples in each cell. Colours show fractions of the true class."
@@ -430,7 +431,7 @@ def draw_curves(
     """
     columns = list(rows[0]) if rows else []
     rates = _curves(rows, "step", {name: name for name in columns if name == "lr" or name.startswith("lr/")})
-    norms = _curves(rows, "step", {n: n for n in columns if strip_stage(n) in ("gradient_norm", "grad_norm")})
+    norms = _curves(rows, "step", {n: n for n in columns if strip_stage(n) in GRADIENT_NORMS})
     finite = [(x, y) for points in norms.values() for x, y in points if math.isfinite(y) and y > 0]
     found = {}
     if curves := extract_curves(rows, metrics):
@@ -480,6 +481,13 @@ def extract_curves(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[s
                 steps.setdefault(epoch, []).append(value)
             curves[base]["train"] = [(epoch, fmean(values)) for epoch, values in steps.items()]
     return {name: splits for name, splits in curves.items() if splits}
+
+
+def _logged(columns: Sequence[str]) -> list[str]:
+    """Return the first metrics in metrics.csv without their stages. Validation metrics come before training metrics."""
+    names = [name for name in columns if name not in COUNTERS and not name.startswith("lr") and not is_detail(name)]
+    ordered = [strip_stage(name) for stage in ("val", "train") for name in names if get_stage(name) == stage]
+    return [name for name in dict.fromkeys(ordered) if name not in GRADIENT_NORMS][:MAX_CURVES]
 
 
 def _curves(rows: list[dict[str, str]], x: str, columns: Mapping[str, str]) -> dict[str, Curve]:

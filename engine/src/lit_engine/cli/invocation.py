@@ -107,7 +107,7 @@ def _option(name: str, value: str) -> list[str]:
     # Other data options are kept as strings, because a column name may look like a class name.
     of_data = name in ("--data", "--data.help") or name.rstrip("+").endswith("transforms")
     # A nested trainer option, such as the name of a logger, is a plain string.
-    of_trainer = re.fullmatch(r"--trainer\.(\w+\+?|.+\.class_path)", name) is not None
+    of_trainer = re.fullmatch(r"--trainer\.(\w+\+?|.+\.(class_path|help))", name) is not None
     is_class = value[:1].isupper() and (of_data or of_trainer or name.startswith("--model"))
     word = f"{name}={resolve_class_name(value) if is_class else value}"
     replaces = isinstance(content, list) and not name.endswith("+") and has_mappings(content)
