@@ -35,8 +35,8 @@ class ModuleExtensions(Protocol):
     """Values that replace constructor arguments, such as the optimizer, if only the weights are loaded."""
 
     confusion_matrix: Tensor | None
-    """Counts `(K, K)` of the last evaluation as `[target, prediction]`. `Figures` draws them with `class_names` or
-    class indices."""
+    """Counts `(K, K)` of the last evaluation as `[target, prediction]`. `Figures` labels the classes with
+    `class_names`, or with their indices if there are no names."""
 
     all_probabilities: bool
     """Set to True by `--probabilities`, to make `predict_step` return the probability of each class."""

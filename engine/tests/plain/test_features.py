@@ -264,6 +264,34 @@ def test_confusion_matrices_need_no_class_names(lit):
     assert (done.run / "figures" / "test_confusion_matrix.png").exists()
 
 
+class Unusual(Boxes):
+    """Logs values that are not numbers, names the classes in an array, and counts confusions per label."""
+
+    class_names = np.array(["cat", "dog"])
+
+    def __init__(self, labels: int = 0):
+        super().__init__()
+        self.confusion_matrix = torch.ones(labels, 2, 2) if labels else torch.eye(2)
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("g_loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+    def on_train_epoch_end(self):
+        self.logger.log_metrics({"warm": True, "phase": "start", "epoch": 0}, step=self.global_step)
+
+
+@pytest.mark.parametrize("labels", [0, 3])
+def test_values_that_cannot_be_drawn_are_left_out_of_the_figures(lit, drawn, labels):
+    options = "--trainer.callbacks+=Figures --test_after_fit=true"
+    model = f"test_features.Unusual --model.labels={labels}"
+    done = lit(f"fit --model {model} --data test_features.BoxData --epochs 1 {options}")
+    assert done.status == 0, done.err
+    assert {name: set(curves) for name, curves in drawn.items()} == {"g_loss": {"train"}}
+    assert (done.run / "figures" / "test_confusion_matrix.png").exists() == (labels == 0)
+
+
 class Shared(Mean):
     """Logs the same names in all stages, and predicts a list with one tensor per sample, or NumPy arrays."""
 

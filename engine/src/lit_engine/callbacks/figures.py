@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from lit_engine.callbacks.drawing import CHART, PHOTOS, log_table, new_figure, set_log_scale, shorten_middle
-from lit_engine.callbacks.record import best_checkpoint, monitored_metrics
+from lit_engine.callbacks.record import RATE, best_checkpoint, monitored_metrics
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.distributed.processes import all_gathered
 from lit_engine.loggers.metrics_csv import MetricsCSV
@@ -318,7 +318,7 @@ class Figures(DrawsEvaluation):
         if not trainer.is_global_zero:
             return
         columns, rows = RunDir(Path(trainer.default_root_dir)).history()
-        metrics = [*getattr(pl_module, "headline_metrics", _logged(columns)), *monitored_metrics(trainer)]
+        metrics = [*getattr(pl_module, "headline_metrics", _logged(columns, rows)), *monitored_metrics(trainer)]
         for name, (figure, about) in draw_curves(rows, metrics, _best_epoch(trainer)).items():
             save_figure(trainer, name, figure, caption=about)
 
@@ -363,9 +363,11 @@ class Figures(DrawsEvaluation):
             about = "Precision-recall and ROC curves, with average precision (AP) and area under the ROC curve (AUC)."
             save_figure(trainer, f"{split}_precision_recall_roc", figure, caption=about)
         counts = getattr(pl_module, "confusion_matrix", None)
-        if not isinstance(counts, Tensor):
+        if not isinstance(counts, Tensor) or counts.ndim != 2 or len(counts) != counts.shape[1]:
             return
-        names = names or [str(number) for number in range(len(counts))]
+        if names is None:
+            names = [str(number) for number in range(len(counts))]
+        counts = counts.detach().cpu()
         accuracy = (counts.diagonal().sum() / counts.sum()).item()
         title = f"{split}: accuracy {accuracy:.4f} of {int(counts.sum())}"
         about = "Confusion matrix with the number of samples in each cell. Colours show fractions of the true class."
@@ -483,11 +485,27 @@ def extract_curves(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[s
     return {name: splits for name, splits in curves.items() if splits}
 
 
-def _logged(columns: Sequence[str]) -> list[str]:
-    """Return the first metrics in metrics.csv without their stages. Validation metrics come before training metrics."""
-    names = [name for name in columns if name not in COUNTERS and not name.startswith("lr") and not is_detail(name)]
-    ordered = [strip_stage(name) for stage in ("val", "train") for name in names if get_stage(name) == stage]
-    return [name for name in dict.fromkeys(ordered) if name not in GRADIENT_NORMS][:MAX_CURVES]
+def _logged(columns: Sequence[str], rows: list[dict[str, str]]) -> list[str]:
+    """Return up to `MAX_CURVES` metrics in metrics.csv. Validation metrics come before those only logged in training.
+
+    Loggers also accept values that are not numbers. Their columns are left out.
+    """
+    found: dict[str, str] = {}
+    for stage in ("val", "train"):
+        for name in columns:
+            base = strip_stage(name)
+            is_metric = not (name in COUNTERS or RATE.fullmatch(name) or is_detail(name) or base in GRADIENT_NORMS)
+            if get_stage(name) == stage and is_metric and all(_is_number(row.get(name)) for row in rows):
+                found.setdefault(base, name)
+    return list(found.values())[:MAX_CURVES]
+
+
+def _is_number(cell: str | None) -> bool:
+    try:
+        float(cell or 0)
+    except ValueError:
+        return False
+    return True
 
 
 def _curves(rows: list[dict[str, str]], x: str, columns: Mapping[str, str]) -> dict[str, Curve]:

@@ -174,7 +174,7 @@ def _run_with_config(project: Project, args: Sequence[str]) -> int:
     if {"-h", "--help"} & set(args):
         print(format_short_help(args[0]))
         return 0
-    if not any(word.startswith(_SOURCES) or ".help" in word for word in args):
+    if not any(word.startswith(_SOURCES) or re.fullmatch(r"--\S+\.help(=.*)?", word) for word in args):
         raise UserError(_missing_source(args[0]))
     if sys.stdout.isatty() and os.environ.get("LOCAL_RANK", "0") == "0":
         used = [value for option, value in pairs(args) if option in (CONFIG, "--run") and value]
