@@ -9,8 +9,8 @@ seconds vary less than wall-clock seconds on a shared machine. Targets:
   time of LightningCLI, which every Lightning command line needs (and which imports torchvision if it is installed).
 - `--help`, an unknown command, and `runs` and `compare` with 200 runs, which need no torch: at most 1 s.
 - `predict`, `test`, `export` and `serve` (until its page is ready and it prints the address), with a run of the
-  quickstart: at most 2.0 times the CPU time of `import torch`. For comparison, the table includes
-  `torch.export` of a single layer.
+  quickstart: at most 2.0 times the CPU time of `import torch`. For comparison, the table includes the export
+  of a single layer with `torch.export`.
 - Peak memory of a fit with two epochs: at most 200 MB more than the hand-written loop `plain.py`.
 """
 

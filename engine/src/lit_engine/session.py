@@ -386,7 +386,10 @@ class Session:
             warn_once(f"warning: {line}")
 
     def close(self, status: int) -> None:
-        """Finish the loggers, record the exit status, write the run's page or delete an empty run, and notify users."""
+        """Finish the loggers, record the exit status and release the lock. Then write the page, and notify users.
+
+        A new run without any results is deleted instead.
+        """
         # Once another process has exited, torchrun sends SIGTERM, which must not interrupt the steps below.
         self.signals.deferred = True
         self.signals.remove(*([] if self.connection is None else [signal.SIGTERM]))

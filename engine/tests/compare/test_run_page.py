@@ -10,6 +10,7 @@ from huggingface_hub import ModelCard
 
 from helpers import TINY
 from html_pages import Page, tables
+from lit_engine.callbacks import figures
 from lit_engine.tools.pages.run_page import MARK, render_card, render_page, write
 from lit_engine.tools.runs.reading import Run
 from toy.tasks import ImageClassifier
@@ -50,6 +51,16 @@ def test_page_omits_missing_data_and_shows_unknown_metrics(make_run):
     killed = make_run("<b>&", (0.5,), None)
     assert "killed" in render_page(Run.read(killed))
     assert "<b>" not in render_page(Run.read(killed))
+
+
+def test_pages_of_killed_runs_plot_metrics_that_are_only_logged_in_training(make_run, monkeypatch):
+    drawn, draw = {}, figures.learning_curves
+    monkeypatch.setattr(figures, "learning_curves", lambda curves, best: drawn.update(curves) or draw(curves, best))
+    run = make_run("a", status=None)
+    rows = "0,9,0.5,2,warm\n1,19,0.3,1,end\n"
+    (run / "metrics.csv").write_text(f"epoch,step,val/loss,g_loss,phase\n{rows}")
+    render_page(Run.read(run))
+    assert drawn == {"loss": {"val": [(0, 0.5), (1, 0.3)]}, "g_loss": {"train": [(0, 2), (1, 1)]}}
 
 
 def test_samples_are_shown_unchanged(make_run):

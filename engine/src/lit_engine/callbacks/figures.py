@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -318,7 +319,7 @@ class Figures(DrawsEvaluation):
         if not trainer.is_global_zero:
             return
         columns, rows = RunDir(Path(trainer.default_root_dir)).history()
-        metrics = [*getattr(pl_module, "headline_metrics", _logged(columns, rows)), *monitored_metrics(trainer)]
+        metrics = [*getattr(pl_module, "headline_metrics", curve_names(columns)), *monitored_metrics(trainer)]
         for name, (figure, about) in draw_curves(rows, metrics, _best_epoch(trainer)).items():
             save_figure(trainer, name, figure, caption=about)
 
@@ -485,35 +486,24 @@ def extract_curves(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[s
     return {name: splits for name, splits in curves.items() if splits}
 
 
-def _logged(columns: Sequence[str], rows: list[dict[str, str]]) -> list[str]:
-    """Return up to `MAX_CURVES` metrics in metrics.csv. Validation metrics come before those only logged in training.
-
-    Loggers also accept values that are not numbers. Their columns are left out.
-    """
+def curve_names(columns: Iterable[str]) -> list[str]:
+    """Return up to `MAX_CURVES` metrics in metrics.csv. Those that are only logged in training come last."""
     found: dict[str, str] = {}
     for stage in ("val", "train"):
         for name in columns:
             base = strip_stage(name)
-            is_metric = not (name in COUNTERS or RATE.fullmatch(name) or is_detail(name) or base in GRADIENT_NORMS)
-            if get_stage(name) == stage and is_metric and all(_is_number(row.get(name)) for row in rows):
+            is_other = name in COUNTERS or RATE.fullmatch(name) or base in GRADIENT_NORMS
+            if get_stage(name) == stage and not is_other and not is_detail(name):
                 found.setdefault(base, name)
     return list(found.values())[:MAX_CURVES]
 
 
-def _is_number(cell: str | None) -> bool:
-    try:
-        float(cell or 0)
-    except ValueError:
-        return False
-    return True
-
-
 def _curves(rows: list[dict[str, str]], x: str, columns: Mapping[str, str]) -> dict[str, Curve]:
-    """Map the label of each non-empty column to its points (x, value)."""
-    curves = {
-        label: [(float(row[x]), float(row[name])) for row in rows if row.get(x) and row.get(name)]
-        for label, name in columns.items()
-    }
+    """Map the label of each non-empty column to its points (x, value). Columns with text are left out."""
+    curves = {}
+    for label, name in columns.items():
+        with suppress(ValueError):  # loggers also accept text
+            curves[label] = [(float(row[x]), float(row[name])) for row in rows if row.get(x) and row.get(name)]
     return {label: points for label, points in curves.items() if points}
 
 

@@ -96,7 +96,7 @@ def _takes_batch(module: LightningModule, batch: Any) -> bool:
 
 
 def own_loaders(kind: type) -> list[str]:
-    """Return the names of the dataloader methods that a class of modules or data modules implements."""
+    """Return the names of the dataloader methods that a module or data module class implements itself."""
     return [name for name in LOADERS if getattr(kind, name) is not getattr(LightningModule, name)]
 
 

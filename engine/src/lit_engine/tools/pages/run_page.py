@@ -21,7 +21,7 @@ import yaml
 
 from lit_engine.project import is_debugging, program
 from lit_engine.run.directory import RunDir, write_text
-from lit_engine.run.metric_names import get_stage, is_detail, strip_stage
+from lit_engine.run.metric_names import get_stage, strip_stage
 from lit_engine.run.options import options_of
 from lit_engine.tools.pages import html
 from lit_engine.tools.pages.intervals import RESAMPLES, averages, wilson
@@ -178,11 +178,11 @@ def _curves(run: Run, drawn: Collection[str]) -> Iterator[str]:
     """Yield the curves that are missing from the figures because the run did not finish."""
     if "learning_curves" in drawn:
         return
-    from lit_engine.callbacks.figures import MAX_CURVES, draw_curves  # imports torch
+    from lit_engine.callbacks.figures import MAX_CURVES, curve_names, draw_curves  # imports torch
 
-    columns = run.rows[0] if run.rows else ()
-    validated = [n for n in columns if get_stage(n) == "val" and not is_detail(n) and strip_stage(n) not in SIZES]
-    metrics = ["loss", *filter(None, [run.monitor]), *validated][:MAX_CURVES]
+    names = curve_names(run.rows[0] if run.rows else ())
+    logged = [name for name in names if strip_stage(name) not in SIZES and not name.endswith("_per_second")]
+    metrics = ["loss", *filter(None, [run.monitor]), *logged][:MAX_CURVES]
     for name, (figure, about) in draw_curves(run.rows, metrics).items():
         if name not in drawn:
             yield html.picture(figure, name.replace("_", " ")) + html.paragraph(about, soft=True)

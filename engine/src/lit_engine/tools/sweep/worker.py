@@ -134,7 +134,7 @@ class Workers:
         return value
 
     def _fit(self, trial: optuna.Trial, run: RunDir, log: Path, slot: int) -> tuple[int, bool, list[float]]:
-        """Start or resume training. Return the exit status, whether hyperband stopped the trial, and its values."""
+        """Start or resume training. Return the exit status, whether hyperband stopped it, and its metric values."""
         while run.path.exists() and not self.status:
             with contextlib.suppress(RunError):  # a `fit` that outlived its worker may still be running
                 run.lock().release()
