@@ -404,6 +404,8 @@ class Session:
             return
         if self.existing_run is None and not self._is_worth_keeping():
             self._delete_run()
+            if status > 128 and self.command == "fit" and not self._only_plans:
+                print(f"interrupted before anything was saved; deleted {self.run.path}")
         elif hasattr(self, "record"):
             self._report(status)
         if self.options.notify and not self._only_plans:

@@ -110,6 +110,14 @@ class Lazy(Simple):
         self.model(torch.zeros(2, 20))
 
 
+class Compiled(Simple):
+    """Compiles its layers in a hook, but only for training, as in lightning-hydra-template."""
+
+    def setup(self, stage):
+        if stage == "fit":
+            self.model = torch.compile(self.model, backend="eager")
+
+
 class Observer(nn.Module):
     """Records the range of each feature in a buffer that is empty at first, as torch's quantization observers do."""
 
@@ -671,7 +679,7 @@ def test_weights_that_a_load_hook_no_longer_adds_are_reported_as_missing(lit, mo
         assert "Missing key(s)" in done.err
 
 
-@pytest.mark.parametrize("model", ["Late", "InSetup", "Lazy", "Teacher", "Bank"])
+@pytest.mark.parametrize("model", ["Late", "InSetup", "Lazy", "Compiled", "Teacher", "Bank"])
 def test_commands_support_weights_that_a_hook_creates_adds_or_resizes(lit, model):
     done = lit(f"fit --model test_own_code.{model} {DATA}")
     assert done.status == 0, done.err
@@ -680,6 +688,23 @@ def test_commands_support_weights_that_a_hook_creates_adds_or_resizes(lit, model
     for command in ("fit --trainer.max_epochs=3 --run", "test --run", "predict --run", "export"):
         again = lit(f"{command} {done.run}")
         assert again.status == 0, (command, again.err)
+
+
+def test_weights_of_compiled_and_uncompiled_modules_are_interchangeable(lit):
+    fit = f"fit --test_after_fit=true {DATA} --model test_own_code"
+    plain, compiled = lit(f"{fit}.Simple").run, check_resumed(lit, f"{fit}.Compiled", BATCHES + 4)
+    saved = torch.load(compiled / "checkpoints" / "last.ckpt")["state_dict"]
+    assert "model._orig_mod.0.weight" in saved  # as in Lightning's own checkpoints
+    assert len({RunDir(run).metrics()["test"]["test_f1"] for run in (plain, compiled)}) == 1
+    weights = [load_model(RunDir(run)).state_dict() for run in (plain, compiled)]
+    torch.testing.assert_close(*weights, rtol=0, atol=0)
+    for model, run, other in (("Compiled", compiled, plain), ("Simple", plain, compiled)):
+        tested = lit(f"test --run {run} --ckpt_path {other / 'checkpoints' / 'last.ckpt'}")
+        assert tested.status == 0, tested.err
+        warm = lit(f"{fit}.{model} --init_from {other} --init_strict=true", ["--init_prefixes={model.0.: model.0.}"])
+        assert "loaded: 4" in warm.out, warm.err
+        forked = lit(f"fit --fork {run} --epochs 3")
+        assert (forked.status, "do not fit" in forked.err) == (0, False), forked.err
 
 
 def error_of(done):

@@ -87,7 +87,9 @@ def test_a_signal_interrupts_validation_and_resuming_repeats_it(lit, monkeypatch
 
 def test_a_signal_during_the_sanity_check_creates_no_run(lit, monkeypatch, workspace):
     at_call(monkeypatch, ImageClassifier, "validation_step", 1, signal.SIGTERM)
-    assert lit(f"fit {OPTIONS}").status == 143
+    cut = lit(f"fit {OPTIONS}")
+    assert cut.status == 143
+    assert cut.out.splitlines()[-1].startswith("interrupted before anything was saved; deleted runs/quickstart/")
     assert not (workspace / "runs" / "quickstart").exists()
 
 

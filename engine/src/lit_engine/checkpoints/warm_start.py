@@ -13,7 +13,7 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 
 from lit_engine.checkpoints.io import read
-from lit_engine.checkpoints.weights import Match, match, rename_prefix, rename_prefixes
+from lit_engine.checkpoints.weights import COMPILED, Match, match, rename_compiled, rename_prefix, rename_prefixes
 from lit_engine.classes.names import resolve_class_paths
 from lit_engine.errors import CheckpointError, UserError, first_of
 from lit_engine.run.directory import RunDir
@@ -33,11 +33,15 @@ class WarmStart(LambdaCallback):
 
 
 def state_of(content: dict[str, Any], checkpoint: Path) -> dict[str, Tensor]:
-    """Return the weights in a checkpoint. Raise CheckpointError if there are none."""
+    """Return the weights in a checkpoint, named as in a model that is not compiled.
+
+    Raises:
+        CheckpointError: there are no weights.
+    """
     state = content.get("state_dict")
     if not isinstance(state, dict):
         raise CheckpointError(f"{checkpoint} has no state_dict, so it is not a checkpoint of a run")
-    return state
+    return {name.replace(COMPILED, ""): value for name, value in state.items()}
 
 
 def check_fits(
@@ -59,7 +63,7 @@ def check_fits(
     Returns:
         Descriptions of hyperparameters whose values have changed since training, such as the image mean or class names.
     """
-    found = match(model, state_of(content, checkpoint))
+    found = match(model, rename_compiled(model, state_of(content, checkpoint)))
     if is_partial or not getattr(model, "strict_loading", True):
         found = replace(found, missing=[], unexpected=[])
     adds_layers = getattr(model, "adds_layers", False)  # if so, Lightning checks the names later
@@ -139,7 +143,7 @@ def warm_start(
     """
     content = read(checkpoint) if content is None else content
     prefixes = prefixes or {}
-    state = rename_prefixes(state_of(content, checkpoint), prefixes)
+    state = rename_compiled(model, rename_prefixes(state_of(content, checkpoint), prefixes))
     find: Any = getattr(model, "meaningless_weights", lambda hyper_parameters: [])
     found = match(model, state, find(content.get("hyper_parameters", {})))
     # Reject the checkpoint if only buffers match the model.

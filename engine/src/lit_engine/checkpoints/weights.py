@@ -2,12 +2,16 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from lit_engine._lightning import BatchNorm, replaces_loading
 from lit_engine.errors import CheckpointError, first_of
+
+
+COMPILED = "_orig_mod."  # torch.compile inserts it into the names of a module's weights
 
 
 @dataclass(frozen=True)
@@ -99,3 +103,23 @@ def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | No
             beginnings = sorted({name.partition(".")[0] for name in state})
             raise CheckpointError(f"no weight name starts with {prefix!r}; names start with {', '.join(beginnings)}")
     return found
+
+
+def rename_compiled(model: nn.Module, state: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Rename weights of modules that are compiled either in the model or in a checkpoint, but not in both.
+
+    For example, `net._orig_mod.weight` becomes `net.weight` if the model does not compile `net`.
+    """
+    own = {name.replace(COMPILED, ""): name for name in model.state_dict(prefix=prefix)}
+    return {own.get(name.replace(COMPILED, ""), name): value for name, value in state.items()}
+
+
+def rename_before_loading(model: nn.Module) -> None:
+    """Make `model.load_state_dict` apply `rename_compiled`."""
+    model.register_load_state_dict_pre_hook(_rename)
+
+
+def _rename(model: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    renamed = rename_compiled(model, state, prefix)
+    state.clear()
+    state.update(renamed)

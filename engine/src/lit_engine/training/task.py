@@ -17,6 +17,7 @@ from torchmetrics import Metric
 
 from lit_engine import _lightning
 from lit_engine.checkpoints.io import read
+from lit_engine.checkpoints.weights import rename_compiled
 from lit_engine.classes.names import import_class, instantiate
 from lit_engine.data.sampler import global_seed, seed_step
 from lit_engine.distributed.processes import replicas, warn_once
@@ -572,7 +573,7 @@ def load_module(
     module = instantiate(kind, parameters, {**untrained, **kwargs}, path, placeholders)
     module.configure_model()
     module.on_load_checkpoint(checkpoint)
-    weights = checkpoint["state_dict"]
+    weights = rename_compiled(module, checkpoint["state_dict"])
     if any(own.dtype != torch.double == weights[n].dtype for n, own in module.named_parameters() if n in weights):
         module.double()  # the run used 64-true, and float32 would round the weights
     try:
