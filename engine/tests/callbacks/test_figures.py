@@ -11,7 +11,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from helpers import NAMES, classifier
 from lit_engine.callbacks import figures as viz
-from lit_engine.callbacks.figures import Figures, confusion_matrix, gallery, learning_curves, step_curves
+from lit_engine.callbacks.figures import Figures, confusion_matrix, draw_curves, gallery, learning_curves, step_curves
 from lit_engine.loggers.tensorboard import TensorBoardExtras
 from toy.data import Images
 
@@ -53,6 +53,12 @@ def test_learning_rates_have_one_line_per_parameter_group():
     assert lines == [[[0, 0.1], [1, 0.2]], [[0, 1.0], [1, 0.5]]]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["lr/body", "lr/head"]
     png(axes.figure)
+
+
+def test_rates_of_lightnings_learning_rate_monitor_are_drawn():
+    rows = [{"step": step, "lr-Adam": "0.1", "lr-Adam-momentum": "0.9"} for step in "12"]
+    figure, _ = draw_curves(rows, [])["learning_rate"]
+    assert [line.get_xydata().tolist() for line in figure.axes[0].get_lines()] == [[[1, 0.1], [2, 0.1]]]
 
 
 def test_learning_rates_that_differ_by_a_factor_of_20_use_a_logarithmic_axis():

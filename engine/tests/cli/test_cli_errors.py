@@ -88,6 +88,7 @@ CASES = {
     "sweep gird": ["no sweep gird; did you mean grid?"],
     f"{Q} --trainer.limit_val_batches=0": ["monitor: val/loss is not logged in validation", "none (no validation)"],
     f"{Q} --trainer.strategy=ddp_spawn": ["runs with trainer.strategy=ddp_spawn cannot be recorded: use ddp instead"],
+    f"{Q} -c loggers.yaml": ["trainer.logger: Option 'save_dr' is not accepted; did you mean save_dir?"],
     f"{Q} --trainer.logger+=CSVLogger": ["trainer.logger", "required: save_dir"],
     f"{Q} --model.metrics=[MulticlasF1Score]": ["model.metrics", "did you mean torchmetrics", "MulticlassF1Score?"],
     f"{Q} --model.metrics.f1=torchmetrics.classification.MulticlassF1Score --model.metrics.f1.averag=micro": [
@@ -129,6 +130,8 @@ FILES = {
     "subcommand.yaml": "fit: {trainer: {max_epochs: 1}}\n",
     "flat.yaml": "model: {lr: 0.1}\n",
     "patience.yaml": "trainer:\n  callbacks+: {class_path: EarlyStopping, init_args: {mode: min, patiense: 1}}\n",
+    "loggers.yaml": "trainer:\n  logger:\n  - class_path: TensorBoardLogger\n"
+    "  - {class_path: WandbLogger, init_args: {save_dr: here}}\n",
     "stops.yaml": "trainer:\n  callbacks+:\n  - {class_path: EarlyStopping, init_args: {monitor: val/accuracy}}\n"
     "  - {class_path: EarlyStopping, init_args: {monitor: val/loss, mode: min}}\n",
     "twice.yaml": "trainer:\n  max_epochs: 1\ndata:\n  seed: 1\ntrainer:\n  max_steps: 3\n",

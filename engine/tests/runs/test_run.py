@@ -39,6 +39,14 @@ def test_results_of_a_test_during_training_are_dropped_at_its_end(lit):
     assert not (fitted.run / "predictions" / "test.csv").exists()
 
 
+def test_a_resumed_run_prints_which_predictions_it_deletes(lit):
+    run = lit(f"fit quickstart {TINY} --epochs 1 --test_after_fit=false --model.schedulers=null").run
+    assert lit(f"predict {run}").status == 0
+    resumed = lit(f"fit {run} --epochs 2")
+    assert f"deleted predictions of the earlier weights: {run / 'predictions' / 'test.csv'}\n" in resumed.out
+    assert not (run / "predictions" / "test.csv").exists()
+
+
 def save(run, name, step=1):
     run.checkpoints.mkdir(exist_ok=True)
     torch.save({"global_step": step, "state_dict": {"weight": torch.rand(500)}}, run.checkpoints / name)

@@ -433,7 +433,8 @@ def draw_curves(
     `best` is the epoch of the best checkpoint.
     """
     columns = list(rows[0]) if rows else []
-    rates = _curves(rows, "step", {name: name for name in columns if name == "lr" or name.startswith("lr/")})
+    others = "-momentum", "-weight_decay"  # LearningRateMonitor appends them to the name of a rate
+    rates = _curves(rows, "step", {n: n for n in columns if RATE.fullmatch(n) and not n.endswith(others)})
     norms = _curves(rows, "step", {n: n for n in columns if strip_stage(n) in GRADIENT_NORMS})
     finite = [(x, y) for points in norms.values() for x, y in points if math.isfinite(y) and y > 0]
     found = {}

@@ -28,7 +28,7 @@ from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.data.fingerprint import fingerprints
 from lit_engine.data.module import accumulation_steps
 from lit_engine.distributed.processes import measure_peak_memory, print_once, replicas, warn_once
-from lit_engine.errors import NonFiniteError, RunError, UserError
+from lit_engine.errors import NonFiniteError, RunError, UserError, first_of
 from lit_engine.loggers.metrics_csv import MetricsCSV, format_significant
 from lit_engine.run.directory import RunDir
 from lit_engine.run.metric_names import COUNTERS, INTERVAL, is_detail, is_loss, recorded_name, split_stage, strip_stage
@@ -128,7 +128,8 @@ class RunRecord(Callback):
             self.provenance["data"] = fingerprints(trainer)
             self._warn_of_changed_data(trainer)
             self.run.describe(self.config, {**self.provenance, "status": None})  # `record_exit` sets the status
-            self.run.drop_evaluations()
+            if tables := self.run.drop_evaluations():
+                print_once(f"deleted predictions of the earlier weights: {first_of(tables)}")
         self.started = True
 
     def _warn_of_changed_data(self, trainer: Trainer) -> None:

@@ -193,7 +193,7 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
         return ""
     known = _parameters_in_use(args, message) | {"class_path", "init_args"}
     named = [name.partition(".")[0] for name in quoted]  # `nett` in nett.init_args.layers
-    wrong = [name for name in (*key.split(".")[1:], *named) if name not in known]
+    wrong = [name for name in (*named, *key.split(".")[1:]) if name not in known]
     has_class = re.search("class_path|init_args", message)
     form = "" if has_class or "." in key else f"; write {key}: {{class_path: NAME, init_args: {{{named[0]}: …}}}}"
     return next((hint for name in wrong if (hint := did_you_mean(name, known))), form)

@@ -344,18 +344,20 @@ class RunDir:
         """Replace one section of metrics.json."""
         self._write_json("metrics.json", {**self.metrics(), section: dict(values)})
 
-    def drop_evaluations(self) -> None:
+    def drop_evaluations(self) -> list[str]:
         """Remove the metrics of `validate` and `test`, and the predictions and figures of the test split.
 
-        If training continues, these results belong to outdated weights.
+        If training continues, these results belong to outdated weights. Return the paths of the removed tables.
         """
         sections = self.metrics()
         kept = {name: values for name, values in sections.items() if name not in ("validate", "test")}
         if kept != sections:
             self._write_json("metrics.json", kept)
         # also match `test_0.csv`, which is written for several dataloaders
-        for file in [*self.path.glob("predictions/test[._]*"), *self.path.glob("figures/test_*.png")]:
+        tables = [*self.path.glob("predictions/test[._]*")]
+        for file in [*tables, *self.path.glob("figures/test_*.png")]:
             file.unlink()
+        return sorted(map(str, tables))
 
     def _write_json(self, name: str, content: Any) -> None:
         write_text(self.path / name, json.dumps(content, indent=2) + "\n")
