@@ -10,7 +10,6 @@ from torch.nn.parameter import is_lazy
 from lit_engine._lightning import BatchNorm, replaces_loading
 from lit_engine.errors import CheckpointError, first_of
 
-
 COMPILED = "_orig_mod."  # torch.compile inserts it into the names of a module's weights
 
 
