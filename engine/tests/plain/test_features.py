@@ -633,6 +633,23 @@ def test_rows_are_numbered_if_a_batch_does_not_have_one_row_per_sample(lit):
     assert rows_of(next((run / "predictions").glob("*.csv"))) == [{"index": "0", "box": "3.0"}]
 
 
+class Boxes(Mean):
+    """Returns a dict per sample, as torchvision's detectors do. Sample n has n boxes."""
+
+    def predict_step(self, batch, batch_idx):
+        sizes = [int(value) for value in batch[0]]
+        return [{"boxes": torch.arange(4.0 * n).view(n, 4), "labels": torch.arange(n)} for n in sizes]
+
+
+def test_lists_of_dicts_become_one_row_per_sample(lit):
+    run = lit("fit --model=test_features.Boxes --data=test_features.SixData --epochs 1").run
+    assert lit(f"predict {run}").status == 0
+    rows = [{name: json.loads(value) for name, value in row.items()} for row in RunDir(run).predictions(convert=False)]
+    assert [row["index"] for row in rows] == list(range(6))
+    assert [row["boxes"] for row in rows] == [[[4 * k + i for i in range(4)] for k in range(n)] for n in range(6)]
+    assert [row["labels"] for row in rows] == [[*range(n)] for n in range(6)]
+
+
 def test_predictions_on_new_samples_match_the_model(lit):
     samples = np.random.default_rng(0).normal(size=(3, 20))
     Path("new").mkdir()

@@ -137,7 +137,12 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
     A tensor or array `(B,)` or a list of B values becomes the column `prediction`. A tensor or array `(B, K)` becomes
     the columns `prediction_0`, …, `prediction_K-1`. Tuples and lists of tensors are converted element by element to
     columns `prediction_0`, …, and dicts to columns named after their keys. All columns must have the same length B.
+
+    A list of B dicts, such as the boxes, labels and scores of an object detector, becomes one column per key. Tensors
+    in it become lists, unless they have more than two axes, as masks do.
     """
+    if isinstance(outputs, list) and outputs and all(isinstance(one, Mapping) for one in outputs):
+        outputs = _transpose(outputs)
     if isinstance(outputs, Mapping):
         named = {str(name): value for name, value in outputs.items()}
     elif isinstance(outputs, tuple) or (isinstance(outputs, list) and any(isinstance(one, Tensor) for one in outputs)):
@@ -157,6 +162,16 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
         else:
             return None
     return columns if len({len(column) for column in columns.values()}) < 2 else None
+
+
+def _transpose(samples: list[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
+    """Convert a list of dicts to a dict of lists. Missing values become None, and small tensors become lists."""
+
+    def plain(value: Any) -> Any:
+        return value.tolist() if isinstance(value, Tensor | np.ndarray) and value.ndim <= 2 else value
+
+    names = dict.fromkeys(name for one in samples for name in one)
+    return {name: [plain(one.get(name)) for one in samples] for name in names}
 
 
 def _columns_of_batches(batches: Sequence[Batch]) -> list[dict[str, list[Any]]] | None:
