@@ -88,16 +88,18 @@ CASES = {
     "sweep gird": ["no sweep gird; did you mean grid?"],
     f"{Q} --trainer.limit_val_batches=0": ["monitor: val/loss is not logged in validation", "none (no validation)"],
     f"{Q} --trainer.strategy=ddp_spawn": ["runs with trainer.strategy=ddp_spawn cannot be recorded: use ddp instead"],
-    f"{Q} -c loggers.yaml": ["trainer.logger: Option 'save_dr' is not accepted; did you mean save_dir?"],
+    f"{Q} -c loggers.yaml": ["trainer.logger: Option 'save_dr' is not accepted", "; did you mean save_dir?"],
     f"{Q} --trainer.logger+=CSVLogger": ["trainer.logger", "required: save_dir"],
     f"{Q} --model.metrics=[MulticlasF1Score]": ["model.metrics", "did you mean torchmetrics", "MulticlassF1Score?"],
     f"{Q} --model.metrics.f1=torchmetrics.classification.MulticlassF1Score --model.metrics.f1.averag=micro": [
         "model.metrics.f1.averag: Option 'averag' is not accepted; did you mean average?"
     ],
     f"{Q} --data Session": ["data: no class Session"],  # the library has a class of this name
-    f"{Q} -c patience.yaml": ["trainer.callbacks: Option 'patiense' is not accepted; did you mean patience?"],
+    f"{Q} -c patience.yaml": [
+        "trainer.callbacks: Option 'patiense' is not accepted (in patience.yaml); did you mean patience?"
+    ],
     f"{Q} -c class.yaml": ["model.metrics", "torch.nn.ReLU", "Metric"],
-    f"{Q} -c typo.yaml": ["model.metrics", "'avrage' is not accepted; did you mean average?"],
+    f"{Q} -c typo.yaml": ["model.metrics", "'avrage' is not accepted (in typo.yaml); did you mean average?"],
     f"{Q} -c value.yaml": ["model.metrics", "'micro', 'macro'", "mikro; did you mean micro?"],
     "fit configs/quikstart.yaml": ["configs/quikstart.yaml is neither a config nor a run", "did you mean quickstart"],
     f"{Q} --run_name=~": ["--run_name needs a value"],

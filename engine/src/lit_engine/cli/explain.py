@@ -115,7 +115,18 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
     hint = _value_meant(key, reason, args, message)
     if nested and not hint and "is not accepted" in reason and re.search(r"Subtypes: .*\b(list|Iterable)\[", message):
         hint = ". Options can only set the last element of a list. Set other elements in a config"
-    return f"{key}: {reason}{hint}{locate_error(error)}"
+    file = "" if nested else _locate_option(reason, args)
+    return f"{key}: {reason}{file}{hint}{locate_error(error)}"
+
+
+def _locate_option(reason: str, args: Sequence[str]) -> str:
+    """Return ` (in FILE)` for the last of several config files that contains an unknown option, or "" if none does."""
+    files = [Path(arg.removeprefix("--config=")) for arg in args if arg.startswith("--config=")]
+    option = re.match(r"Option '(?:[^']*\.)?(\w+)' is not accepted", reason)
+    if option is None or len(files) < 2:
+        return ""
+    found = [file for file in files if file.is_file() and re.search(rf"\b{option[1]}\b", file.read_text("utf-8"))]
+    return f" (in {found[-1]})" if found else ""
 
 
 def locate_error(error: BaseException) -> str:
