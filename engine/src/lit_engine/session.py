@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -143,6 +144,8 @@ class Session:
         facts = self._provenance(trainer, model) if is_first() else {}
         self._describe_to_loggers(facts, best_checkpoint(trainer))
         self._initialize(trainer, model, datamodule)
+        if isinstance(model, Task) or options.find:  # metrics of a task are also recorded after each epoch
+            warnings.filterwarnings("ignore", r".* is smaller than the logging interval .*")
         if options.find or options.plot_lr:
             if options.find:
                 resolve_name(FIND)(options, trainer, model, datamodule)

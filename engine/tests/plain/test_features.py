@@ -650,6 +650,13 @@ def test_lists_of_dicts_become_one_row_per_sample(lit):
     assert [row["labels"] for row in rows] == [[*range(n)] for n in range(6)]
 
 
+def test_warnings_of_installed_packages_are_printed_without_paths(workspace):
+    fit = "fit --model=metric_objects.Classifier --data=metric_objects.Data --epochs 1"
+    lines = run_in(workspace, *fit.split(), in_terminal=True).splitlines()
+    assert any(line.startswith("warning: The number of training batches (10) is smaller") for line in lines)
+    assert not any("packages" in line for line in lines)
+
+
 def test_predictions_on_new_samples_match_the_model(lit):
     samples = np.random.default_rng(0).normal(size=(3, 20))
     Path("new").mkdir()

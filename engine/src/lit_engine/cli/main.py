@@ -12,12 +12,15 @@ import os
 import re
 import signal
 import sys
+import sysconfig
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from glob import glob
 from importlib import import_module, metadata
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from lit_engine._lazy_imports import import_lazily
 from lit_engine.cli.arguments import CONFIG, SUBCOMMANDS, fit_width, pairs
@@ -80,6 +83,7 @@ _ADVERTISEMENTS = (
     "Restoring states",
     "Found current_model_state",
     "Finished batch size finder, will continue",  # `--find batch_size` does not continue
+    "The batch size ",  # `--find batch_size` prints the largest size that it tries
     "`weights_only` was not set",
     "Restored all states",
     "Loaded model weights",
@@ -96,6 +100,7 @@ _SOURCES = ("--config", "--run", "--fork", "--model", "--data", "--print_config"
 def run_program(project: Project) -> None:
     """Run the command line of this process, and exit with its status."""
     keep_freed_memory()
+    warnings.showwarning = partial(_show_warning, warnings.showwarning)
     # Make the user's modules importable. The path is absolute, because the parser changes the working directory.
     sys.path.append(os.getcwd())
     statuses: list[int] = []
@@ -262,7 +267,6 @@ def quiet_lightning() -> None:
         logging.getLogger(name).addFilter(_is_wanted)
     for message in (
         r"You requested to overfit but .*",  # `SplitData.shuffles` already disables shuffling
-        r".*number of training batches .* is smaller than the logging interval.*",
         r"The '.*_dataloader' does not have many workers.*",  # loading may take no time
         r"Couldn't infer the batch indices.*",  # the batches of our own loaders contain the indices
         r".*LeafSpec.* is deprecated.*",  # used inside Lightning
@@ -273,6 +277,14 @@ def quiet_lightning() -> None:
         r".*using `ckpt_path`.* callbacks: \['(EMA|SWA)'\]",  # evaluation uses the averaged weights in any case
     ):
         warnings.filterwarnings("ignore", message)
+
+
+def _show_warning(show: Callable[..., None], message: Any, category: Any, filename: str, *place: Any) -> None:
+    """Print a warning of an installed package without its path. `show` prints all other warnings."""
+    if filename.startswith(sysconfig.get_path("purelib")):
+        print(f"warning: {message}", file=sys.stderr)
+    else:
+        show(message, category, filename, *place)
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:
