@@ -167,7 +167,9 @@ class Session:
         if not self.record.started:
             epochs = trainer.current_epoch
             done = f"{epochs} epoch{'s' * (epochs != 1)} ({trainer.global_step} steps)"
-            print_once(f"nothing to do: the run has already finished, after {done}")
+            reason = self.run.last_entry().get("stopped_early")
+            stopped = f". Early stopping ended it: {reason}. Raise the callback's patience to continue"
+            print_once(f"nothing to do: the run has already finished, after {done}{stopped if reason else ''}")
             tests = tests and "test" not in trainer.strategy.broadcast(self.run.metrics())
         best, last = best_checkpoint(trainer), self.record.run.checkpoints / "last.ckpt"
         self.checkpoint = last if last.exists() else None

@@ -727,6 +727,23 @@ def test_processes_may_validate_different_batches_and_log_different_metrics(work
     assert sections_of(workspace / "runs" / "unnamed" / "unequal")["fit"]["val_value"] == (1 + 1 + 2 + 3) / 4
 
 
+class Diverging(Mean):
+    """Logs a loss that falls in the first process and rises in the second one."""
+
+    def on_validation_epoch_end(self):
+        self.log("val_loss", float(self.current_epoch * (1 if self.trainer.global_rank else -1)))
+
+
+def test_one_process_may_stop_the_run_and_reject_the_checkpoint(workspace):
+    fit = "fit --model test_features.Diverging --data test_features.Three --epochs 4 --trainer.devices=2"
+    options = "--trainer.strategy=ddp --trainer.accelerator=cpu --trainer.num_sanity_val_steps=0"
+    stop = "--trainer.callbacks+={class_path: EarlyStopping, init_args: {monitor: val_loss, patience: 1}}"
+    lines = run_in(workspace, *f"{fit} {options}".split(), stop).splitlines()
+    epochs = [line.endswith("best") for line in lines if line.startswith("epoch ")]
+    assert epochs == [True, False]
+    assert "stopped early: val_loss did not improve in the last 1 records on rank 1" in lines
+
+
 def test_a_run_includes_custom_figures_and_provenance(lit):
     run = lit(command("vae", seed_everything=3), "--epochs 1").run
     assert (run / "figures" / "decoded_origin.png").exists()

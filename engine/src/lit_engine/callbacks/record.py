@@ -27,7 +27,7 @@ from lit_engine._lightning import (
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.data.fingerprint import fingerprints
 from lit_engine.data.module import accumulation_steps
-from lit_engine.distributed.processes import measure_peak_memory, print_once, replicas, warn_once
+from lit_engine.distributed.processes import all_gathered, measure_peak_memory, print_once, replicas, warn_once
 from lit_engine.errors import NonFiniteError, RunError, UserError, first_of
 from lit_engine.loggers.metrics_csv import MetricsCSV, format_significant
 from lit_engine.run.directory import RunDir
@@ -182,15 +182,16 @@ class RunRecord(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.metrics is not None and self.started:
             self.metrics.save()
-        is_complete = trainer.current_epoch == trainer.max_epochs or trainer.global_step == trainer.max_steps
-        if is_complete or not trainer.should_stop:  # `min_epochs` may have postponed the stop
-            return
-        # Without a reason of its own, this process stops because another one did.
         callbacks = trainer.early_stopping_callbacks
         reasons = [x.stopping_reason_message for x in callbacks if x.stopping_reason != EarlyStoppingReason.NOT_STOPPED]
-        # such as `Monitored metric val_loss did not improve in the last 3 records. Best score: …`
-        for reason in filter(None, reasons):
-            self.stopped_early = reason.removeprefix("Monitored metric ").partition(". ")[0]
+        # one process may stop all others, because metrics that are logged without `sync_dist` differ
+        by_rank = all_gathered([next(filter(None, reasons), "")], trainer)
+        is_complete = trainer.current_epoch == trainer.max_epochs or trainer.global_step == trainer.max_steps
+        if not is_complete and trainer.should_stop:  # `min_epochs` may have postponed the stop
+            # such as `Monitored metric val_loss did not improve in the last 3 records. Best score: …`
+            why = [one.removeprefix("Monitored metric ").partition(". ")[0] for one in by_rank]
+            others = (f"{one} on rank {rank}" for rank, one in enumerate(why) if one)
+            self.stopped_early = why[0] or next(others, None)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the last epoch and the best checkpoint, even if an earlier process was killed after the last epoch."""
