@@ -752,7 +752,7 @@ def test_find_reason_extracts_the_reason_from_a_jsonargparse_message():
     parser.add_argument("--width", type=int | None)
     with pytest.raises(jsonargparse.ArgumentError) as error:
         parser.parse_args(["--width=wide"])
-    assert _jsonargparse.find_reason(str(error.value)) == "Expected a int. Got value: wide"
+    assert _jsonargparse.find_reason(str(error.value)) == "Expected an int. Got value: wide"
 
 
 class Logging(Module):

@@ -39,7 +39,8 @@ def find_reason(message: str) -> str:
     types = list(dict.fromkeys(types))
     given = re.search(r"Given value: (?:NestedArg.*val=)?'?(\w[^'(\n]*)'?\)?$", message, re.MULTILINE)
     got = f". Got value: {given[1]}" if given and "Got value" not in types[0] else ""
-    return " or ".join([types[0], *(line.removeprefix("Expected a ") for line in types[1:])]) + got
+    joined = " or ".join([types[0], *(line.removeprefix("Expected a ") for line in types[1:])])
+    return re.sub(r"\ba (?=int\b)", "an ", joined) + got
 
 
 def list_actions(parser: Any) -> list[Any]:

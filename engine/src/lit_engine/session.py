@@ -480,8 +480,8 @@ class Session:
             raise UserError(f"--ckpt_path {which} refers to a checkpoint of a run: add --run DIR")
         if which is None and not self.options.allow_untrained:
             raise UserError(
-                f"{self.command} needs trained weights: set --run DIR or --ckpt_path FILE, or use the initial weights "
-                "with --allow_untrained=true"
+                f"{self.command} needs trained weights: name a run (`{program()} {self.command} RUN`), or add "
+                "--ckpt_path FILE, or --allow_untrained=true for the initial weights"
             )
         return None if which is None else Path(which)
 

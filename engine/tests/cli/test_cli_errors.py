@@ -108,6 +108,8 @@ CASES = {
     "fit -c README.md": ["README.md, line 4", "not valid YAML"],
     "fit -c list.yaml": ["list.yaml contains no options"],
     "fit -c control.yaml": ["control.yaml is not valid YAML: unacceptable character #x0001"],
+    f"{Q} -c indented.yaml": ["indented.yaml, line 3 is not valid YAML", "check the indentation"],
+    f"{Q} -c tabs.yaml": ["tabs.yaml, line 2 is not valid YAML", "indent with spaces"],
     f"{Q} -c twice.yaml": ["twice.yaml, line 5 is not valid YAML: duplicate key trainer"],
     f"{Q} -c run.yaml": ["`run` is not a config key; use --run runs/quickstart/base to resume"],
     f"{Q} --trainer.fast_dev_run": ["--trainer.fast_dev_run: expected one argument"],
@@ -136,6 +138,8 @@ FILES = {
     "  - {class_path: WandbLogger, init_args: {save_dr: here}}\n",
     "stops.yaml": "trainer:\n  callbacks+:\n  - {class_path: EarlyStopping, init_args: {monitor: val/accuracy}}\n"
     "  - {class_path: EarlyStopping, init_args: {monitor: val/loss, mode: min}}\n",
+    "indented.yaml": "trainer:\n  max_epochs: 1\n    max_steps: 2\n",
+    "tabs.yaml": "trainer:\n\tmax_epochs: 1\n",
     "twice.yaml": "trainer:\n  max_epochs: 1\ndata:\n  seed: 1\ntrainer:\n  max_steps: 3\n",
     **{
         f"{name}.yaml": f"model: {{init_args: {{metrics: [{{class_path: {metric}}}]}}}}\n"

@@ -68,7 +68,7 @@ def test_rejects_milestones_that_are_not_positive_and_ascending(error_of):
 
 def test_a_schedule_that_spans_the_run_needs_a_finite_run(error_of):
     for scheduler, interval in ((ONE_CYCLE, "step"), (LinearLR, "epoch")):
-        assert "see trainer.max_epochs, max_steps" in error_of(Schedule(scheduler, interval), max_epochs=-1)
+        assert "trainer.max_epochs, max_steps" in error_of(Schedule(scheduler, interval), max_epochs=-1)
 
 
 def test_a_schedule_outside_a_task_suggests_the_schedules_of_torch():

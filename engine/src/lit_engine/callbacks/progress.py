@@ -117,8 +117,9 @@ def summary(trainer: Trainer) -> str:
         steps = max(1, -(-int(batches) // accumulation_steps(trainer)))
         epochs = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
         limit = f"at most {trainer.max_steps:,} steps" if trainer.max_steps > 0 else ""
+        each = f"{steps:,} step{'s' * (steps != 1)}"
         parts += [
-            f"{epochs} epoch{'s' * (epochs != 1)} × {steps:,} steps" if epochs else f"{steps:,} steps per epoch",
+            f"{epochs} epoch{'s' * (epochs != 1)} × {each}" if epochs else f"{each} per epoch",
             limit,
         ]
     devices = f"{trainer.world_size} × " if trainer.world_size > 1 else ""

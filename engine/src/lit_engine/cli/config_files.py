@@ -13,6 +13,11 @@ from lit_engine.run.directory import YAML_LOADER
 
 # Some of Lightning's arguments are annotated as `str`, but their default is a member of an Enum.
 yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, value: dumper.represent_data(value.value))
+# Explanations of frequent messages of the YAML parser.
+_HINTS = {
+    "mapping values are not allowed": " (check the indentation, and quote text that contains a colon and a space)",
+    "cannot start any token": " (indent with spaces, not tabs, and quote text that starts with a special character)",
+}
 
 
 def name_of(config: str | None) -> str:
@@ -42,7 +47,8 @@ def content_of(config: str) -> dict[str, Any] | None:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise UserError(f"{file}{where} is not valid YAML: {problem}") from error
+        hint = next((hint for text, hint in _HINTS.items() if text in problem), "")
+        raise UserError(f"{file}{where} is not valid YAML: {problem}{hint}") from error
     if not isinstance(content, dict):
         raise UserError(f"{file} contains no options: a config has keys such as model, data and trainer")
     if content.get("run") is not None:

@@ -43,9 +43,9 @@ def horizon() -> int:
     current = _horizon.get()
     if current.steps is None:
         raise UserError(
-            "a scheduler requires a run of known length (at least one step): "
-            "see trainer.max_epochs, max_steps and limit_train_batches. A module that is not a Task must use torch's "
-            "schedulers, such as torch.optim.lr_scheduler.CosineAnnealingLR"
+            "a schedule needs a run with a known number of steps, at least one: check trainer.max_epochs, max_steps "
+            "and limit_train_batches. A module that is not a Task must use torch's schedulers, such as "
+            "torch.optim.lr_scheduler.CosineAnnealingLR"
         )
     current.used = True
     return current.steps
