@@ -56,7 +56,7 @@ from lit_engine.training.layout import warn_of_emulation
 from lit_engine.training.plain import adds_weights_later, complete_prediction
 from lit_engine.training.saver import Saver
 from lit_engine.training.signals import Interrupted, Signals
-from lit_engine.training.task import Task
+from lit_engine.training.task import Task, overrides
 
 # Tools for the options --find, --plot_lr and --plan of `fit`, which are imported only when needed.
 FIND, PLOT_LR = "lit_engine.tools.lr_finder:find", "lit_engine.tools.lr_finder:plot_lr"
@@ -574,8 +574,9 @@ def _drop_averages(trainer: Trainer) -> None:
 
 def _describe(model: LightningModule) -> list[str]:
     """Return a line with the parameter count of the model, and one line for each module with pretrained weights."""
-    net, parameters = type(getattr(model, "net", model)).__name__, list(model.parameters())
-    if not parameters or any(map(is_lazy, parameters)):
+    net = type(getattr(model, "net", model) if isinstance(model, Task) else model).__name__
+    parameters = list(model.parameters())
+    if any(map(is_lazy, parameters)) or (not parameters and overrides(model, "setup", "configure_model")):
         line = f"{net}: the layers are created later"
     else:
         count = sum(parameter.numel() for parameter in parameters)

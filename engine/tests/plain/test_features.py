@@ -15,7 +15,7 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from metric_objects import Classifier, Data
 from safetensors.torch import load_file
 from test_plain import KINDS, command, sections_of
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from helpers import differences, run_in
 from lit_engine.callbacks import figures, progress
@@ -648,6 +648,25 @@ def test_lists_of_dicts_become_one_row_per_sample(lit):
     assert [row["index"] for row in rows] == list(range(6))
     assert [row["boxes"] for row in rows] == [[[4 * k + i for i in range(4)] for k in range(n)] for n in range(6)]
     assert [row["labels"] for row in rows] == [[*range(n)] for n in range(6)]
+
+
+class Unreadable(Dataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        raise ValueError("sample cannot be read")
+
+
+class UnreadableData(Three):
+    def train_dataloader(self):
+        return DataLoader(Unreadable(), num_workers=2)
+
+
+def test_an_error_in_a_worker_ends_the_program(workspace):
+    fit = "fit --model=test_features.Mean --data=test_features.UnreadableData --epochs 1"
+    with pytest.raises(AssertionError, match="ValueError: sample cannot be read"):  # not TimeoutExpired
+        run_in(workspace, *fit.split())
 
 
 def test_warnings_of_installed_packages_are_printed_without_paths(workspace):

@@ -105,8 +105,10 @@ def run_program(project: Project) -> None:
     sys.path.append(os.getcwd())
     statuses: list[int] = []
     atexit.register(_leave, statuses)  # runs after all other handlers, because it is registered first
-    statuses.append(main(project, sys.argv[1:]))
-    atexit.register(_kill_workers)
+    try:
+        statuses.append(main(project, sys.argv[1:]))
+    finally:
+        atexit.register(_kill_workers)  # runs before the handler of multiprocessing, which would wait for the workers
     sys.exit(statuses[0])
 
 
