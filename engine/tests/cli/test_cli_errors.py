@@ -53,7 +53,10 @@ CASES = {
         "remove the option",
     ],
     f"{Q} --trainer.callbacks+=EarlyStoping": ["did you mean lightning.pytorch.callbacks.EarlyStopping"],
-    f"{Q} --trainer.callbacks.monitor=val/accuracy": ["trainer.callbacks.monitor", "the last element of a list"],
+    f"{Q} --trainer.callbacks.monitor=val/accuracy": [
+        "trainer.callbacks.monitor",
+        "by the last element of trainer.callbacks",
+    ],
     f"{Q} --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/accuracy": [
         "EarlyStopping monitors val/accuracy without a mode: set its mode to max"  # Lightning's default is min
     ],
@@ -84,7 +87,8 @@ CASES = {
         "monitor: val/los is not logged in validation. Logged metrics: val/accuracy, val/loss"
     ],
     f"{Q} --trainer.logger+=CSVLoger": ["trainer.logger", "did you mean lightning.pytorch.loggers.CSVLogger?"],
-    "repeat quikstart --seeds 1": ["quikstart is neither a config nor a run; did you mean quickstart?"],
+    "repeat quikstart --seeds 1": ["quikstart is neither a config, a run nor a seed; did you mean quickstart?"],
+    "repeat quickstart --seeds 1 b": ["b is neither a config, a run nor a seed"],
     "sweep gird": ["no sweep gird; did you mean grid?"],
     f"{Q} --trainer.limit_val_batches=0": ["monitor: val/loss is not logged in validation", "none (no validation)"],
     f"{Q} --trainer.strategy=ddp_spawn": ["runs with trainer.strategy=ddp_spawn cannot be recorded: use ddp instead"],
@@ -101,7 +105,7 @@ CASES = {
     f"{Q} -c class.yaml": ["model.metrics", "torch.nn.ReLU", "Metric"],
     f"{Q} -c typo.yaml": ["model.metrics", "'avrage' is not accepted (in typo.yaml); did you mean average?"],
     f"{Q} -c value.yaml": ["model.metrics", "'micro', 'macro'", "mikro; did you mean micro?"],
-    "fit configs/quikstart.yaml": ["configs/quikstart.yaml is neither a config nor a run", "did you mean quickstart"],
+    "fit configs/quikstart.yaml": ["no such file: configs/quikstart.yaml", "did you mean quickstart"],
     f"{Q} --run_name=~": ["--run_name needs a value"],
     f"test{Q.removeprefix('fit')} --init_strict=true": ["init_strict is not an option of test"],
     "fit -c configs": ["configs is a folder"],
@@ -292,6 +296,9 @@ def test_constructor_errors_report_the_cause_and_bugs_report_the_location(lit, m
     (workspace / "broken_import.py").write_text("first = 1\nsecond = missing\n")
     result = lit(f"{Q} --model.net=broken_import.Net")
     assert f"name 'missing' is not defined ({workspace}/broken_import.py:2)" in result.err
+    (workspace / "imports_missing.py").write_text("import missing_package\n")
+    result = lit(f"{Q} --model.net=imports_missing.Net")
+    assert "No module named 'missing_package', which imports_missing imports: install it" in result.err
 
 
 @pytest.mark.parametrize("key", ["optimizer", "net", "loss", "schedulers"])

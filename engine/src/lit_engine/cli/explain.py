@@ -91,6 +91,8 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
     message = str(error)
     if "than one `__init__` argument can be passed" in message:  # raised by Lightning
         return "Lightning cannot replace a DataLoader's sampler: pass the loader's arguments by name (batch_size=32)"
+    if "No supported gpu backend found" in message:  # raised by Lightning
+        return "no GPU was found: set trainer.accelerator to cpu, or to auto to use a GPU only if there is one"
     if not isinstance(error, UsageError):
         return message
     keys, nested = re.findall(r'Parser key "([^"]*)"', message), re.findall(r"NestedArg\(key='([^']*)'", message)
@@ -114,7 +116,7 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
         return f"{key} needs a data module that extends lit_engine's SplitData, ImageData or TabularData: {BASES[key]}"
     hint = _value_meant(key, reason, args, message)
     if nested and not hint and "is not accepted" in reason and re.search(r"Subtypes: .*\b(list|Iterable)\[", message):
-        hint = ". Options can only set the last element of a list. Set other elements in a config"
+        hint = f" by the last element of {keys[0]}. Set options of its other elements in a config"
     file = "" if nested else _locate_option(reason, args)
     return f"{key}: {reason}{file}{hint}{locate_error(error)}"
 
@@ -196,7 +198,9 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
         hints = (f"; {word}: did you mean class_path?" for word in words if nearest(word, ["class_path"]))
         return next(hints, misplaced)
     if reason.startswith("No module named"):
-        return f": install it, or run the command in the folder of {quoted[0]}.py"
+        given = re.search(r"Given value: (?:.*(?:class_path|val)\W+)?(\w+)\.\w", message)
+        importer = f", which {given[1]} imports" if given and given[1] != quoted[0].partition(".")[0] else ""
+        return f"{importer}: install it, or run the command in the folder of {quoted[0]}.py"
     if reason.startswith("Expected a"):
         is_precision = key == "trainer.precision" and last in PRECISIONS
         return f"; did you mean {PRECISIONS[last]}?" if is_precision else did_you_mean(last, quoted)

@@ -96,7 +96,10 @@ def _positional(word: str, configs: dict[str, Path], command: str) -> str:
     if "/" in word and not word.endswith((".yaml", ".yml")):
         RunDir.open(word)  # raises an error that suggests other runs
     names = [name.removeprefix("overlays/") for name in configs if not name.startswith("sweeps/")]
-    raise UserError(f"{word} is neither a config nor a run{did_you_mean(Path(word).stem, names)}")
+    kinds = "a config, a run nor a seed" if command == "repeat" else "a config nor a run"
+    is_file = word.endswith((".yaml", ".yml"))
+    what = f"no such file: {word}" if is_file else f"{word} is neither {kinds}"
+    raise UserError(f"{what}{did_you_mean(Path(word).stem, names)}")
 
 
 def _config_file(name: str, configs: dict[str, Path]) -> str | None:
