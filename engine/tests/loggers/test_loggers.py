@@ -58,6 +58,7 @@ def server(monkeypatch):
 def test_without_an_api_key_wandb_logs_offline_into_the_run_directory(lit, tmp_path):
     done = lit(FIT, "--trainer.logger.log_checkpoints=true")
     assert done.status == 0, done.err
+    assert "anonymous" not in done.err
     files = list(done.run.glob("wandb/offline-run-*"))
     assert len(files) == 1
     assert not [file for file in (tmp_path / "home").rglob("*") if file.suffix in (".ckpt", ".wandb")]

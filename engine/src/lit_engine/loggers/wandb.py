@@ -112,6 +112,7 @@ class WandbLogger(LightningWandbLogger):
         import wandb
 
         (self.folder / "wandb").mkdir(parents=True, exist_ok=True)  # without this folder, wandb writes to /tmp
+        self._wandb_init.pop("anonymous", None)  # wandb would warn that it is deprecated
         if not self.record.exists():
             self._wandb_init["job_type"] = self.command
         if self.mode == "auto":
