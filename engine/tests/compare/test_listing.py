@@ -52,6 +52,13 @@ def test_runs_are_sorted_by_time_name_or_metric(make_run, printed):
     assert table == [["val/loss", "train/loss", "epochs"], ["0.6000", "0.1000", "1"]]
 
 
+def test_runs_can_be_filtered_by_state(make_run, printed, say):
+    make_run("a"), make_run("b", status=None)
+    assert order(printed("runs --state finished")) == ["a"]
+    assert order(printed("runs --state finished killed")) == ["a", "b"]
+    assert say("runs --state done")[0] == 2
+
+
 def test_runs_whose_metric_is_nan_come_last(make_run, printed):
     for name, score in (("a", 0.5), ("b", float("nan")), ("c", 0.7)):
         make_run(name, test={"test/accuracy": score})

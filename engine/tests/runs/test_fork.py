@@ -286,7 +286,7 @@ def test_resume_continues_an_existing_fork(lit):
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    ("--fork RUN@7 --epochs 9", "has no checkpoint for epoch 7 (available: 2;"),
+    ("--fork RUN@7 --epochs 9", "has no checkpoint for epoch 7 (available: 2)."),
     ("--fork RUN@first --epochs 9", "write @best, @last, or @ followed by an epoch number or a file in checkpoints/"),
     ("--fork RUN@epoch999.ckpt --epochs 9", "epoch999.ckpt"),
     ("--fork RUN --run RUN", "remove --run"),

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -90,6 +91,10 @@ def test_open_rejects_paths_that_are_not_runs(tmp_path, run):
         RunDir.open(tmp_path / "runs" / "example")
     assert "is not a run directory: it has no config.yaml; runs inside it: " in str(error.value)
     assert str(run.path) in str(error.value)
+    for number in range(3):
+        shutil.copytree(run.path, run.path.with_name(f"copy{number}"))
+    with pytest.raises(RunError, match="copy1 and 1 more"):
+        RunDir.open(tmp_path / "runs" / "example")
 
 
 def test_chooses_the_latest_best_checkpoint_without_a_saved_state(run):

@@ -79,7 +79,8 @@ def checkpoint_to_fork(run: RunDir, which: str) -> Path:
     if int(which) not in of_epoch:
         known = ", ".join(map(str, sorted(of_epoch))) or "none"
         raise RunError(
-            f"{run.path} has no checkpoint for epoch {which} (available: {known}; see keep_last in Checkpoint)"
+            f"{run.path} has no checkpoint for epoch {which} (available: {known}). To keep more, set keep_last of "
+            "Checkpoint or save_top_k of ModelCheckpoint"
         )
     return of_epoch[int(which)]
 

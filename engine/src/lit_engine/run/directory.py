@@ -30,10 +30,11 @@ from typing import Any
 import yaml
 from filelock import BaseFileLock, FileLock, Timeout
 
-from lit_engine.errors import RunError, did_you_mean
+from lit_engine.errors import RunError, did_you_mean, first_of
 from lit_engine.project import current
 from lit_engine.run.provenance import read_uncommitted_changes
 
+STATES = ("running", "finished", "failed", "stopped", "killed")
 BEFORE_NAN = "before-nan.ckpt"  # written by NaNGuard
 csv.field_size_limit(2**31 - 1)  # otherwise, reading fails for cells of more than 131,072 characters
 YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is eight times as fast
@@ -139,8 +140,8 @@ class RunDir:
             siblings = [folder.name for folder in run.path.parent.glob("*/")]
             raise RunError(f"no such run directory: {path}{did_you_mean(run.path.name, siblings)}")
         if not run.config_file.is_file():
-            inside = sorted(p.parent for p in run.path.glob("**/config.yaml"))[-3:]
-            hint = f"; runs inside it: {', '.join(map(str, inside))}" if inside else ""
+            inside = sorted((p.parent for p in run.path.glob("**/config.yaml")), reverse=True)
+            hint = f"; runs inside it: {first_of(inside, 3)}" if inside else ""
             raise RunError(f"{path} is not a run directory: it has no config.yaml{hint}")
         return run
 
@@ -227,7 +228,7 @@ class RunDir:
         return lock
 
     def state(self) -> str:
-        """Return `running`, `finished`, `failed`, `stopped` (by a signal) or `killed` (no exit status).
+        """Return one of `STATES`: `stopped` means that a signal ended the run, and `killed` that it has no exit status.
 
         Raises:
             RunError: provenance.json is broken.

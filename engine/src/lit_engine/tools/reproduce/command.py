@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_engine.cli.arguments import OptionParser
+from lit_engine.errors import first_of
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
 from lit_engine.tools.output import HELP, json_document
@@ -55,8 +56,8 @@ def reproduce(args: Sequence[str]) -> int:
             python, path = Path(sys.executable), [*code.python_path, *filter(None, [os.environ.get("PYTHONPATH")])]
             if not options.here:
                 python = create_environment(run, entry["versions"], code.project, Path(folder))
-            for name in code.left_out:
-                print(f"note: {name} is not in code.patch; if the run imports it, its current content is used")
+            if code.left_out:
+                print(f"note: not in code.patch, so imports use the current content: {first_of(code.left_out)}")
             again = fit_again(run, entry, python, os.pathsep.join(path))
         outcome = compare_results(run, again)
         changes = differences(entry, again.entries()[-1])

@@ -9,6 +9,7 @@ from typing import Any
 
 from lit_engine.cli.arguments import OptionParser
 from lit_engine.errors import UserError, did_you_mean
+from lit_engine.run.directory import STATES
 from lit_engine.run.metric_names import counterpart, get_stage, is_detail, strip_stage
 from lit_engine.tools.output import HELP, json_document, run_entry
 from lit_engine.tools.runs.columns import Column, cell_of, duration, in_terminal, number
@@ -32,6 +33,7 @@ def option_parser() -> argparse.ArgumentParser:
         help="metrics to show, such as accuracy (default: the monitored metric and the main metric)")  # fmt: skip
     add("--sort", default="started", metavar="KEY",
         help="started (newest first), time, name, state, or a metric (best first); default: started")  # fmt: skip
+    add("--state", nargs="+", choices=STATES, help="show only runs in these states")
     add("--json", action="store_true", help=HELP)
     return parser
 
@@ -49,6 +51,7 @@ def runs(args: Sequence[str]) -> int:
         for name in (*options.metric, *({options.sort} - ORDERS.keys())):
             if strip_stage(name) not in known:
                 raise UserError(f"no run has the metric {name}{did_you_mean(name, [*ORDERS, *known])}")
+        found = [run for run in found if options.state is None or run.state in options.state]
         found.sort(key=ORDERS.get(options.sort, partial(_quality, name=options.sort)))
         document["runs"] = [run_entry(run) for run in found]
         print("\n".join(in_terminal(_columns(found, options.metric))))
