@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lit_engine.data.images import ImageData
 from lit_engine.data.module import random_split, stratified_split
 from lit_engine.errors import DataError
 from toy.data import Pictures
@@ -98,6 +99,19 @@ def test_out_of_range_label_error_reports_sample_and_label(label):
         Wrong().setup("fit")
 
 
+def test_rejects_missing_methods_and_statistics_that_do_not_match_the_channels():
+    class Unfinished(ImageData):
+        input_shape, mean, std = (1, 6, 5), [0.5], [0.5]
+
+    with pytest.raises(DataError, match=r"Unfinished must implement load\(split\)"):
+        Unfinished().setup("fit")
+
+    data = Pictures()
+    data.mean = [0.5, 0.5, 0.5]
+    with pytest.raises(DataError, match="Pictures has 3 values in mean, but its images have 1 channels"):
+        data.setup("fit")
+
+
 @pytest.mark.parametrize(("shape", "known", "wrong"), [((23, 3), (0, 1), 2), ((23, 6, 5), (-1, 2), 3)])
 def test_targets_may_be_multilabel_or_segmentation_masks(shape, known, wrong):
     class Other(Pictures):
@@ -119,7 +133,10 @@ def test_targets_may_be_multilabel_or_segmentation_masks(shape, known, wrong):
     ("change", "message"),
     [
         (lambda images: images.float(), r"has values from 0 to 25\d: floats must be in \[0, 1\]"),
-        (lambda images: images * torch.nan, "has values from nan to nan"),
+        (
+            lambda images: torch.where(torch.arange(len(images))[:, None, None, None] == 3, torch.nan, images / 255),
+            r"contains NaN \(sample 3\)",
+        ),
         (lambda images: images.long(), r"has dtype torch.int64: use torch.uint8"),
         (lambda images: images[:, 0], r"has the shape \(6, 5\), not \(1, 6, 5\)"),
         (lambda images: images[:-1], "the train split has 22 images and 23 targets"),

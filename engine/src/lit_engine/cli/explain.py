@@ -117,8 +117,8 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
     hint = _value_meant(key, reason, args, message)
     if nested and not hint and "is not accepted" in reason and re.search(r"Subtypes: .*\b(list|Iterable)\[", message):
         hint = f" by the last element of {keys[0]}. Set options of its other elements in a config"
-    file = "" if nested else _locate_option(reason, args)
-    return f"{key}: {reason}{file}{hint}{locate_error(error)}"
+    where = "" if nested else _locate_option(reason, args)
+    return f"{key}: {reason}{where}{hint}{locate_error(error)}"
 
 
 def _locate_option(reason: str, args: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """Base class for image data, with functions for reading image files and transforming batches on the device."""
 
+import math
 import os
 import struct
 from collections.abc import Callable, Sequence
@@ -104,7 +105,10 @@ def check_images(images: Tensor, input_shape: tuple[int, int, int], what: str) -
     if not images.is_floating_point():
         raise DataError(f"{what} has dtype {images.dtype}: use torch.uint8, or floats in [0, 1]")
     low, high = (value.item() for value in images.aminmax())
-    if not (low >= -0.5 and high <= 1.5):  # also true for NaN
+    if math.isnan(low):
+        broken = images.isnan().flatten(1).any(dim=1).nonzero()
+        raise DataError(f"{what} contains NaN" + (f" (sample {int(broken[0])})" if len(images) > 1 else ""))
+    if low < -0.5 or high > 1.5:
         raise DataError(
             f"{what} has values from {low:g} to {high:g}: floats must be in [0, 1]. "
             "Remove any `Normalize` transform, because the task normalizes by mean and std"
@@ -269,6 +273,8 @@ class Samples(Dataset):
         samples = [self.dataset[index] for index in indices.tolist()]
         if isinstance(samples[0], dict):
             raise DataError(f"the dataset must return pairs (image, target), not dicts with {', '.join(samples[0])}")
+        if not isinstance(samples[0], tuple | list):
+            raise DataError(f"the dataset must return pairs (image, target), not {type(samples[0]).__name__}")
         images = [self.fit(image) for image, _ in samples]
         targets = [to_targets(target) for _, target in samples]
         if len(shapes := {tuple(target.shape) for target in targets}) > 1:
@@ -331,10 +337,19 @@ class ImageData(SplitData):
         self.on_device, self.num_workers, self.pin_memory = on_device, num_workers, pin_memory
 
     def setup(self, stage: str) -> None:
-        """Warn if the model does not receive the mean or standard deviation of the data."""
+        """Warn if the model does not receive the mean or standard deviation of the data.
+
+        Raises:
+            DataError: there are more or fewer means or standard deviations than channels, or the data are invalid.
+        """
         if missing := " and ".join(name for name in ("mean", "std") if not hasattr(self, name)):
             kind = type(self).__name__
             warn_once(f"warning: {kind} does not set {missing}: set model.mean and model.std to normalize images")
+        for name in ("mean", "std"):
+            size = torch.as_tensor(getattr(self, name, 0.0)).numel()
+            if size not in (1, self.input_shape[0]):
+                what = f"{size} values in {name}, but its images have {self.input_shape[0]} channels"
+                raise DataError(f"{type(self).__name__} has {what}")
         super().setup(stage)
 
     def load(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
@@ -347,7 +362,7 @@ class ImageData(SplitData):
         PIL images are resized to `input_shape` (bilinear), as in `predict --images`. Masks are not resized, so they
         must have the height and width of `input_shape`. To resize a mask, use `Image.Resampling.NEAREST`.
         """
-        raise NotImplementedError
+        return super().load(split)
 
     def load_split(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
         """Return the result of `load` after checking all images and targets that are in memory.

@@ -150,7 +150,7 @@ class SplitData(LightningDataModule):
 
     def load(self, split: Split) -> Any:
         """Return a split as a tuple of tensors, one row per sample, or as an object that maps indices to a batch."""
-        raise NotImplementedError
+        raise DataError(f"{type(self).__name__} must implement load(split)")
 
     def load_split(self, split: Split) -> Any:
         """Load a split in the form that is stored in `splits`. Subclasses may check or encode the result of `load`."""
