@@ -63,7 +63,9 @@ def check_fits(
     Returns:
         Descriptions of hyperparameters whose values have changed since training, such as the image mean or class names.
     """
-    found = match(model, rename_compiled(model, state_of(content, checkpoint)))
+    state = state_of(content, checkpoint)
+    rename_compiled(model, state)
+    found = match(model, state)
     if is_partial or not getattr(model, "strict_loading", True):
         found = replace(found, missing=[], unexpected=[])
     adds_layers = getattr(model, "adds_layers", False)  # if so, Lightning checks the names later
@@ -143,7 +145,8 @@ def warm_start(
     """
     content = read(checkpoint) if content is None else content
     prefixes = prefixes or {}
-    state = rename_compiled(model, rename_prefixes(state_of(content, checkpoint), prefixes))
+    state = rename_prefixes(state_of(content, checkpoint), prefixes)
+    rename_compiled(model, state)
     find: Any = getattr(model, "meaningless_weights", lambda hyper_parameters: [])
     found = match(model, state, find(content.get("hyper_parameters", {})))
     # Reject the checkpoint if only buffers match the model.

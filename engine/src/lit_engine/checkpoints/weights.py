@@ -104,21 +104,13 @@ def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | No
     return found
 
 
-def rename_compiled(model: nn.Module, state: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def rename_compiled(model: nn.Module, state: dict[str, Any], prefix: str = "", *_: Any) -> None:
     """Rename weights of modules that are compiled either in the model or in a checkpoint, but not in both.
 
-    For example, `net._orig_mod.weight` becomes `net.weight` if the model does not compile `net`.
+    For example, `net._orig_mod.weight` becomes `net.weight` if the model does not compile `net`. The function can be
+    registered as a hook that runs before `load_state_dict`.
     """
-    own = {name.replace(COMPILED, ""): name for name in model.state_dict(prefix=prefix)}
-    return {own.get(name.replace(COMPILED, ""), name): value for name, value in state.items()}
-
-
-def rename_before_loading(model: nn.Module) -> None:
-    """Make `model.load_state_dict` apply `rename_compiled`."""
-    model.register_load_state_dict_pre_hook(_rename)
-
-
-def _rename(model: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    renamed = rename_compiled(model, state, prefix)
-    state.clear()
+    own = {(prefix + name).replace(COMPILED, ""): prefix + name for name in model.state_dict()}
+    renamed = {own.get(name.replace(COMPILED, ""), name): value for name, value in state.items()}
+    state.clear()  # keeps the attribute with the versions of the layers
     state.update(renamed)

@@ -27,7 +27,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lit_engine._jsonargparse import find_reason
 from lit_engine._lightning import remember_missing_cuda, skip_data_summary
-from lit_engine.checkpoints.weights import rename_before_loading
+from lit_engine.checkpoints.weights import rename_compiled
 from lit_engine.classes.names import check_config, drop_weights, find_argument, resolve_class_paths
 from lit_engine.cli.arguments import CONFIG, SUBCOMMANDS, UsageError
 from lit_engine.cli.config_files import as_line, as_yaml, content_of, parse_text
@@ -317,7 +317,7 @@ class LitCLI(LightningCLI):
             if not hasattr(owner, "prepare_data_per_node"):  # set by Lightning's constructors
                 raise UserError(f"{type(owner).__name__}.__init__ must call super().__init__()")
             seed_data_hooks(owner, self.options.seed_everything)
-        rename_before_loading(self.model)
+        self.model.register_load_state_dict_pre_hook(rename_compiled)
         check_links(self.plain["model"], self.datamodule, self.links)
         self.hyper_parameters = hyper_parameters(copy.deepcopy(self.plain["model"]), self.datamodule, self.links)
         if self.trainer.precision == "64-true":

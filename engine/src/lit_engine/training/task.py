@@ -573,7 +573,8 @@ def load_module(
     module = instantiate(kind, parameters, {**untrained, **kwargs}, path, placeholders)
     module.configure_model()
     module.on_load_checkpoint(checkpoint)
-    weights = rename_compiled(module, checkpoint["state_dict"])
+    weights = checkpoint["state_dict"]
+    rename_compiled(module, weights)
     if any(own.dtype != torch.double == weights[n].dtype for n, own in module.named_parameters() if n in weights):
         module.double()  # the run used 64-true, and float32 would round the weights
     try:
