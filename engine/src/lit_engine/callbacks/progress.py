@@ -40,7 +40,7 @@ class ProgressLines(Callback):
 
     def __init__(self) -> None:
         self._start = 0.0
-        self._has_validated = False  # in contrast to the next attribute, equal in all processes
+        self._has_validated = False  # unlike `_validated`, the same in all processes
         self._validated: dict[str, float] = {}  # the metrics of the latest validation
         self._best: float | None = None  # best value of the monitored metric, negated if higher is better
         self._improved = False  # whether the metric improved in this epoch, which may have several validations

@@ -116,7 +116,7 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
         return f"{key} needs a data module that extends lit_engine's SplitData, ImageData or TabularData: {BASES[key]}"
     hint = _value_meant(key, reason, args, message)
     if nested and not hint and "is not accepted" in reason and re.search(r"Subtypes: .*\b(list|Iterable)\[", message):
-        hint = f" by the last element of {keys[0]}. Set options of its other elements in a config"
+        hint = f" by the last element of {keys[0]}. Set options of other elements in a config"
     where = "" if nested else _locate_option(reason, args)
     return f"{key}: {reason}{where}{hint}{locate_error(error)}"
 

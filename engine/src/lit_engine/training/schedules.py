@@ -43,7 +43,7 @@ def horizon() -> int:
     current = _horizon.get()
     if current.steps is None:
         raise UserError(
-            "a schedule needs a run with a known number of steps, at least one: check trainer.max_epochs, max_steps "
+            "a schedule needs a known number of steps (at least one): check trainer.max_epochs, max_steps "
             "and limit_train_batches. A module that is not a Task must use torch's schedulers, such as "
             "torch.optim.lr_scheduler.CosineAnnealingLR"
         )

@@ -57,7 +57,9 @@ def reproduce(args: Sequence[str]) -> int:
             if not options.here:
                 python = create_environment(run, entry["versions"], code.project, Path(folder))
             if code.left_out:
-                print(f"note: not in code.patch, so imports use the current content: {first_of(code.left_out)}")
+                print(
+                    f"note: code.patch lacks {first_of(code.left_out)}; if the run imports them, they may have changed"
+                )
             again = fit_again(run, entry, python, os.pathsep.join(path))
         outcome = compare_results(run, again)
         changes = differences(entry, again.entries()[-1])
