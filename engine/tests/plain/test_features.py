@@ -633,7 +633,7 @@ def test_rows_are_numbered_if_a_batch_does_not_have_one_row_per_sample(lit):
     assert rows_of(next((run / "predictions").glob("*.csv"))) == [{"index": "0", "box": "3.0"}]
 
 
-class Boxes(Mean):
+class Detections(Mean):
     """Returns a dict per sample, as torchvision's detectors do. Sample n has n boxes."""
 
     def predict_step(self, batch, batch_idx):
@@ -642,7 +642,7 @@ class Boxes(Mean):
 
 
 def test_lists_of_dicts_become_one_row_per_sample(lit):
-    run = lit("fit --model=test_features.Boxes --data=test_features.SixData --epochs 1").run
+    run = lit("fit --model=test_features.Detections --data=test_features.SixData --epochs 1").run
     assert lit(f"predict {run}").status == 0
     rows = [{name: json.loads(value) for name, value in row.items()} for row in RunDir(run).predictions(convert=False)]
     assert [row["index"] for row in rows] == list(range(6))
