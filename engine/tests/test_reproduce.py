@@ -275,7 +275,7 @@ def test_a_module_on_pythonpath_is_found_and_only_python_files_are_listed(
     monkeypatch.setattr("lit_engine.tools.reproduce.command.create_environment", lambda *args: Path(sys.executable))
     done = lit(f"reproduce {RUN}")
     assert done.status == 0, done.err
-    assert "note: code.patch lacks script.py; " in done.out
+    assert "note: code.patch does not contain script.py. " in done.out
     assert "notes.txt" not in done.out
 
 

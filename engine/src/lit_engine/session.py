@@ -144,7 +144,7 @@ class Session:
         facts = self._provenance(trainer, model) if is_first() else {}
         self._describe_to_loggers(facts, best_checkpoint(trainer))
         self._initialize(trainer, model, datamodule)
-        if isinstance(model, Task) or options.find:  # metrics of a task are also recorded after each epoch
+        if isinstance(model, Task) or options.find:  # tasks record metrics after each epoch anyway
             warnings.filterwarnings("ignore", r".* is smaller than the logging interval .*")
         if options.find or options.plot_lr:
             if options.find:
@@ -168,8 +168,10 @@ class Session:
             epochs = trainer.current_epoch
             done = f"{epochs} epoch{'s' * (epochs != 1)} ({trainer.global_step} steps)"
             reason = self.run.last_entry().get("stopped_early")
-            stopped = f". Early stopping ended it: {reason}. Raise the callback's patience to continue"
-            print_once(f"nothing to do: the run has already finished, after {done}{stopped if reason else ''}")
+            stopped = f". It stopped early: {reason}" if reason else ""
+            if reason and "did not improve" in reason:
+                stopped += ". To continue, increase the patience of EarlyStopping"
+            print_once(f"nothing to do: the run has already finished, after {done}{stopped}")
             tests = tests and "test" not in trainer.strategy.broadcast(self.run.metrics())
         best, last = best_checkpoint(trainer), self.record.run.checkpoints / "last.ckpt"
         self.checkpoint = last if last.exists() else None
@@ -480,8 +482,8 @@ class Session:
             raise UserError(f"--ckpt_path {which} refers to a checkpoint of a run: add --run DIR")
         if which is None and not self.options.allow_untrained:
             raise UserError(
-                f"{self.command} needs trained weights: name a run (`{program()} {self.command} RUN`), or add "
-                "--ckpt_path FILE, or --allow_untrained=true for the initial weights"
+                f"{self.command} needs trained weights: specify a run (`{program()} {self.command} RUN`), --ckpt_path "
+                "FILE, or --allow_untrained=true to use the initial weights"
             )
         return None if which is None else Path(which)
 

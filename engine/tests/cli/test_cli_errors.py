@@ -38,7 +38,7 @@ CASES = {
     f"{Q} --model.net.hidden_size=3": ["model.net.hidden_size", "did you mean hidden_sizes"],
     f"{Q} --model.net MLQ": ["model.net", "MLQ", "did you mean MLP"],
     f"{Q} --model toy.tasks.ImageClasifier": ["ImageClasifier", "did you mean ImageClassifier"],
-    f"{Q} --model.net=mine.Wide": ["model.net: No module named 'mine'", "in the folder of mine.py"],
+    f"{Q} --model.net=mine.Wide": ["model.net: No module named 'mine'", "in the folder that contains mine.py"],
     f"{Q} --data statistics": ["data: no class statistics, because statistics is a module: write statistics.NAME"],
     "fit -c flat.yaml": ["model: Option 'lr' is not accepted; write model: {class_path: NAME, init_args: {lr: …}}"],
     f"{Q} --model.optimizer torch.optim.Adan": ["model.optimizer", "did you mean torch.optim.Adam"],
@@ -296,9 +296,10 @@ def test_constructor_errors_report_the_cause_and_bugs_report_the_location(lit, m
     (workspace / "broken_import.py").write_text("first = 1\nsecond = missing\n")
     result = lit(f"{Q} --model.net=broken_import.Net")
     assert f"name 'missing' is not defined ({workspace}/broken_import.py:2)" in result.err
+    assert "No module named 'mine_of_error': install" in lit(f"{Q} --model.net=mine_of_error.Wide").err
     (workspace / "imports_missing.py").write_text("import missing_package\n")
     result = lit(f"{Q} --model.net=imports_missing.Net")
-    assert "No module named 'missing_package', which imports_missing imports: install it" in result.err
+    assert "No module named 'missing_package' (imported by imports_missing): install it" in result.err
 
 
 @pytest.mark.parametrize("key", ["optimizer", "net", "loss", "schedulers"])

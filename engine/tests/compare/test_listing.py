@@ -55,8 +55,10 @@ def test_runs_are_sorted_by_time_name_or_metric(make_run, printed):
 def test_runs_can_be_filtered_by_state(make_run, printed, say):
     make_run("a"), make_run("b", status=None)
     assert order(printed("runs --state finished")) == ["a"]
-    assert order(printed("runs --state finished killed")) == ["a", "b"]
-    assert say("runs --state done")[0] == 2
+    assert order(printed("runs --state finished --state killed")) == ["a", "b"]
+    for state, message in (("done", "invalid choice: 'done'"), ("failed", "no run is failed")):
+        status, _, err = say(f"runs --state {state}")
+        assert (status, message in err) == (2, True)
 
 
 def test_runs_whose_metric_is_nan_come_last(make_run, printed):

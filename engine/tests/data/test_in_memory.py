@@ -107,8 +107,10 @@ def test_rejects_missing_methods_and_statistics_that_do_not_match_the_channels()
         Unfinished().setup("fit")
 
     data = Pictures()
+    data.mean = data.std = None  # no normalization
+    data.setup("fit")
     data.mean = [0.5, 0.5, 0.5]
-    with pytest.raises(DataError, match="Pictures has 3 values in mean, but its images have 1 channels"):
+    with pytest.raises(DataError, match=r"Pictures\.mean has 3 values, but input_shape is"):
         data.setup("fit")
 
 

@@ -665,8 +665,22 @@ class UnreadableData(Three):
 
 def test_an_error_in_a_worker_ends_the_program(workspace):
     fit = "fit --model=test_features.Mean --data=test_features.UnreadableData --epochs 1"
-    with pytest.raises(AssertionError, match="ValueError: sample cannot be read"):  # not TimeoutExpired
+    with pytest.raises(AssertionError, match="ValueError: sample cannot be read"):  # a hang would raise TimeoutExpired
         run_in(workspace, *fit.split())
+
+
+class Heads(Mean):
+    """Returns a dict per head, not per sample. The last batch has as many samples as there are heads."""
+
+    def predict_step(self, batch, batch_idx):
+        return [{"age": batch[0]}, {"height": 2 * batch[0]}]
+
+
+def test_lists_of_dicts_with_different_keys_are_saved_unchanged(lit):
+    run = lit("fit --model=test_features.Heads --data=test_features.SixData --epochs 1").run
+    assert lit(f"predict {run}").status == 0
+    saved = torch.load(run / "predictions" / "test.pt")
+    assert [{**one, **other}["height"].tolist() for one, other in saved] == [[0, 2, 4, 6], [8, 10]]
 
 
 def test_warnings_of_installed_packages_are_printed_without_paths(workspace):
@@ -760,7 +774,7 @@ def test_one_process_may_stop_the_run_and_reject_the_checkpoint(workspace):
     lines = run_in(workspace, *f"{fit} {options}".split(), stop).splitlines()
     epochs = [line.endswith("best") for line in lines if line.startswith("epoch ")]
     assert epochs == [True, False]
-    assert "stopped early: val_loss did not improve in the last 1 records on rank 1" in lines
+    assert "stopped early: val_loss did not improve in the last 1 records in process 1" in lines
 
 
 def test_a_run_includes_custom_figures_and_provenance(lit):

@@ -701,7 +701,9 @@ def test_weights_of_compiled_and_uncompiled_modules_are_interchangeable(lit):
     for model, run, other in (("Compiled", compiled, plain), ("Simple", plain, compiled)):
         tested = lit(f"test --run {run} --ckpt_path {other / 'checkpoints' / 'last.ckpt'}")
         assert tested.status == 0, tested.err
-        warm = lit(f"{fit}.{model} --init_from {other} --init_strict=true", ["--init_prefixes={model.0.: model.0.}"])
+        warm = lit(
+            f"{fit}.{model} --init_from {other} --init_strict=true", ["--init_prefixes={model._orig_mod.0.: model.0.}"]
+        )
         assert "loaded: 4" in warm.out, warm.err
         forked = lit(f"fit --fork {run} --epochs 3")
         assert (forked.status, "do not fit" in forked.err) == (0, False), forked.err

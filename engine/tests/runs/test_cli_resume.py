@@ -150,7 +150,7 @@ def test_more_patience_continues_a_run_that_stopped_early(lit):
     before = json.loads((run / "metrics.json").read_text())["fit"]["epochs"]
     again = lit(f"fit --run {run} --trainer.max_epochs=30")
     assert "nothing to do" in again.out
-    assert "val/loss did not improve in the last 1 records. Raise the callback's patience" in again.out
+    assert "val/loss did not improve in the last 1 records. To continue, increase the patience" in again.out
     resumed = lit(f"fit --run {run} --trainer.callbacks.patience=3")
     assert resumed.status == 0, resumed.err
     assert json.loads((run / "metrics.json").read_text())["fit"]["epochs"] == before + 2

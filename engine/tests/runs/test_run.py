@@ -44,8 +44,9 @@ def test_a_resumed_run_prints_which_predictions_it_deletes(lit):
     run = lit(f"fit quickstart {TINY} --epochs 1 --test_after_fit=false --model.schedulers=null").run
     assert lit(f"predict {run}").status == 0
     resumed = lit(f"fit {run} --epochs 2")
-    assert f"deleted predictions of the earlier weights: {run / 'predictions' / 'test.csv'}\n" in resumed.out
-    assert not (run / "predictions" / "test.csv").exists()
+    table = run / "predictions" / "test.csv"
+    assert f"deleted predictions, which were made with earlier weights: {table}\n" in resumed.out
+    assert not table.exists()
 
 
 def save(run, name, step=1):

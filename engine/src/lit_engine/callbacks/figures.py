@@ -433,7 +433,7 @@ def draw_curves(
     `best` is the epoch of the best checkpoint.
     """
     columns = list(rows[0]) if rows else []
-    others = "-momentum", "-weight_decay"  # LearningRateMonitor appends them to the name of a rate
+    others = "-momentum", "-weight_decay"  # suffixes of LearningRateMonitor's other columns
     rates = _curves(rows, "step", {n: n for n in columns if RATE.fullmatch(n) and not n.endswith(others)})
     norms = _curves(rows, "step", {n: n for n in columns if strip_stage(n) in GRADIENT_NORMS})
     finite = [(x, y) for points in norms.values() for x, y in points if math.isfinite(y) and y > 0]

@@ -137,12 +137,7 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
     A tensor or array `(B,)` or a list of B values becomes the column `prediction`. A tensor or array `(B, K)` becomes
     the columns `prediction_0`, …, `prediction_K-1`. Tuples and lists of tensors are converted element by element to
     columns `prediction_0`, …, and dicts to columns named after their keys. All columns must have the same length B.
-
-    A list of B dicts, such as the boxes, labels and scores of an object detector, becomes one column per key. Tensors
-    in it become lists, unless they have more than two axes, as masks do.
     """
-    if isinstance(outputs, list) and outputs and all(isinstance(one, Mapping) for one in outputs):
-        outputs = _transpose(outputs)
     if isinstance(outputs, Mapping):
         named = {str(name): value for name, value in outputs.items()}
     elif isinstance(outputs, tuple) or (isinstance(outputs, list) and any(isinstance(one, Tensor) for one in outputs)):
@@ -164,29 +159,36 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
     return columns if len({len(column) for column in columns.values()}) < 2 else None
 
 
-def _transpose(samples: list[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
-    """Convert a list of dicts to a dict of lists. Missing values become None, and small tensors become lists."""
+def _records(batch: Batch) -> dict[Any, list[Any]] | None:
+    """Convert a list with one dict per sample, as object detectors return it, to a dict of lists.
+
+    Tensors with at most two axes, such as boxes, become lists. Return None if the batch has any other form.
+    """
+    samples = batch.values
+    is_list = isinstance(samples, list) and len(samples) == len(batch.indices) > 0
+    if not is_list or not all(isinstance(one, Mapping) and one.keys() == samples[0].keys() for one in samples):
+        return None
 
     def plain(value: Any) -> Any:
-        return value.tolist() if isinstance(value, Tensor | np.ndarray) and value.ndim <= 2 else value
+        is_small = isinstance(value, Tensor) and value.layout is torch.strided and value.ndim <= 2
+        return value.tolist() if is_small else value
 
-    names = dict.fromkeys(name for one in samples for name in one)
-    return {name: [plain(one.get(name)) for one in samples] for name in names}
+    return {name: [plain(one[name]) for one in samples] for name in samples[0]}
 
 
 def _columns_of_batches(batches: Sequence[Batch]) -> list[dict[str, list[Any]]] | None:
     """Return the predictions of a dataloader as columns, or None if a batch cannot be converted.
 
-    A list of tensors is interpreted as one tensor per sample if this is possible for every batch, and at least one
-    batch cannot be interpreted as columns. If there is one row for each sample, the first column is the sample's
-    `index`. Object detectors may return any number of rows.
+    A list with one dict per sample becomes one column per key. A list of tensors is interpreted as one tensor per
+    sample if this is possible for every batch, and at least one batch cannot be interpreted as columns. If there is one
+    row for each sample, the first column is the sample's `index`. Object detectors may return any number of rows.
     """
     per_sample = all(map(_can_be_per_sample, batches)) and any(
         batch.values[0].shape[:1] != (len(batch.values),) for batch in batches
     )
     found = []
     for batch in batches:
-        columns = columns_of(torch.stack(batch.values) if per_sample else batch.values)
+        columns = columns_of(torch.stack(batch.values) if per_sample else _records(batch) or batch.values)
         if columns is None:
             return None
         found.append(columns)

@@ -40,8 +40,7 @@ class ProgressLines(Callback):
 
     def __init__(self) -> None:
         self._start = 0.0
-        self._has_validated = False  # unlike `_validated`, the same in all processes
-        self._validated: dict[str, float] = {}  # the metrics of the latest validation
+        self._validated: dict[str, float] | None = None  # the metrics of the latest validation
         self._best: float | None = None  # best value of the monitored metric, negated if higher is better
         self._improved = False  # whether the metric improved in this epoch, which may have several validations
 
@@ -58,7 +57,6 @@ class ProgressLines(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._has_validated = True
             self._validated = {recorded_name(name, "val"): value for name, value in _logged_metrics(trainer).items()}
             self._improved |= self._update_best(trainer)
 
@@ -70,11 +68,11 @@ class ProgressLines(Callback):
         if running:
             values |= collect_progress_metrics(trainer, pl_module, running.reduce(pl_module))
         else:
-            values |= self._validated
+            values |= self._validated or {}
         validated = has_validated(trainer)
         kept = {n: v for n, v in values.items() if validated or split_stage(n)[0] != "val"}
         seconds = perf_counter() - self._start
-        if validated and self._has_validated:  # a fork may start in an epoch that only its parent validated
+        if validated and self._validated is not None:  # a fork may start in an epoch that only its parent validated
             self._improved |= self._update_best(trainer)  # a training metric may be monitored
         mark, self._improved = "  best" if self._improved else "", False
         print_once(f"{epoch_of(trainer)}  {join_metrics(kept, pl_module)}  {seconds:.1f} s{mark}")
@@ -82,9 +80,9 @@ class ProgressLines(Callback):
     def _update_best(self, trainer: Trainer) -> bool:
         """Update the best value of the monitored metric, and return whether it has improved."""
         callback = best_checkpoint(trainer)
-        value = None if callback is None else trainer.callback_metrics.get(str(callback.monitor))
         if callback is None:
             return False
+        value = trainer.callback_metrics.get(str(callback.monitor))
         new = math.nan if value is None else value.item() * (-1 if callback.mode == "max" else 1)
         is_best = not math.isnan(new) and (self._best is None or new < self._best)
         is_best = trainer.strategy.reduce_boolean_decision(is_best)  # as in Lightning's ModelCheckpoint

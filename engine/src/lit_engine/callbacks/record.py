@@ -129,7 +129,7 @@ class RunRecord(Callback):
             self._warn_of_changed_data(trainer)
             self.run.describe(self.config, {**self.provenance, "status": None})  # `record_exit` sets the status
             if tables := self.run.drop_evaluations():
-                print_once(f"deleted predictions of the earlier weights: {first_of(tables)}")
+                print_once(f"deleted predictions, which were made with earlier weights: {first_of(tables)}")
         self.started = True
 
     def _warn_of_changed_data(self, trainer: Trainer) -> None:
@@ -180,17 +180,17 @@ class RunRecord(Callback):
         _check_losses(trainer, found)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.metrics is not None and self.started:
-            self.metrics.save()
         callbacks = trainer.early_stopping_callbacks
         reasons = [x.stopping_reason_message for x in callbacks if x.stopping_reason != EarlyStoppingReason.NOT_STOPPED]
-        # one process may stop all others, because metrics that are logged without `sync_dist` differ
-        by_rank = all_gathered([next(filter(None, reasons), "")], trainer)
+        # Without `sync_dist`, metrics differ between processes, so any of them may trigger the stop.
+        by_process = all_gathered([next(filter(None, reasons), "")], trainer)
+        if self.metrics is not None and self.started:
+            self.metrics.save()
         is_complete = trainer.current_epoch == trainer.max_epochs or trainer.global_step == trainer.max_steps
         if not is_complete and trainer.should_stop:  # `min_epochs` may have postponed the stop
             # such as `Monitored metric val_loss did not improve in the last 3 records. Best score: …`
-            why = [one.removeprefix("Monitored metric ").partition(". ")[0] for one in by_rank]
-            others = (f"{one} on rank {rank}" for rank, one in enumerate(why) if one)
+            why = [one.removeprefix("Monitored metric ").partition(". ")[0] for one in by_process]
+            others = (f"{one} in process {number}" for number, one in enumerate(why) if one)
             self.stopped_early = why[0] or next(others, None)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -33,10 +33,10 @@ class WarmStart(LambdaCallback):
 
 
 def state_of(content: dict[str, Any], checkpoint: Path) -> dict[str, Tensor]:
-    """Return the weights in a checkpoint, named as in a model that is not compiled.
+    """Return the weights in a checkpoint, without the `_orig_mod.` that torch.compile adds to their names.
 
     Raises:
-        CheckpointError: there are no weights.
+        CheckpointError: if the checkpoint has no weights.
     """
     state = content.get("state_dict")
     if not isinstance(state, dict):
@@ -144,7 +144,7 @@ def warm_start(
             does not drop do not fit.
     """
     content = read(checkpoint) if content is None else content
-    prefixes = prefixes or {}
+    prefixes = {prefix.replace(COMPILED, ""): new for prefix, new in (prefixes or {}).items()}
     state = rename_prefixes(state_of(content, checkpoint), prefixes)
     rename_compiled(model, state)
     find: Any = getattr(model, "meaningless_weights", lambda hyper_parameters: [])

@@ -105,12 +105,12 @@ def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | No
 
 
 def rename_compiled(model: nn.Module, state: dict[str, Any], prefix: str = "", *_: Any) -> None:
-    """Rename weights of modules that are compiled either in the model or in a checkpoint, but not in both.
+    """Rename weights to match the model if a module is compiled in only one of model and checkpoint.
 
     For example, `net._orig_mod.weight` becomes `net.weight` if the model does not compile `net`. The function can be
     registered as a hook that runs before `load_state_dict`.
     """
     own = {(prefix + name).replace(COMPILED, ""): prefix + name for name in model.state_dict()}
     renamed = {own.get(name.replace(COMPILED, ""), name): value for name, value in state.items()}
-    state.clear()  # keeps the attribute with the versions of the layers
+    state.clear()
     state.update(renamed)

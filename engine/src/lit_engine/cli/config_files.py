@@ -13,7 +13,7 @@ from lit_engine.run.directory import YAML_LOADER
 
 # Some of Lightning's arguments are annotated as `str`, but their default is a member of an Enum.
 yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, value: dumper.represent_data(value.value))
-# Explanations of frequent messages of the YAML parser.
+# Hints for common errors of the YAML parser.
 _HINTS = {
     "mapping values are not allowed": " (check the indentation, and quote text that contains a colon and a space)",
     "cannot start any token": " (indent with spaces, not tabs, and quote text that starts with a special character)",

@@ -14,6 +14,7 @@ from typing import Any
 
 from lit_engine._jsonargparse import find_reason, list_actions
 from lit_engine.cli.arguments import UsageError
+from lit_engine.cli.config_files import content_of
 from lit_engine.cli.options import SHORT
 from lit_engine.errors import UserError, did_you_mean, explain_no_access, nearest
 from lit_engine.project import is_debugging
@@ -92,7 +93,7 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
     if "than one `__init__` argument can be passed" in message:  # raised by Lightning
         return "Lightning cannot replace a DataLoader's sampler: pass the loader's arguments by name (batch_size=32)"
     if "No supported gpu backend found" in message:  # raised by Lightning
-        return "no GPU was found: set trainer.accelerator to cpu, or to auto to use a GPU only if there is one"
+        return "no GPU was found: set trainer.accelerator to cpu, or to auto, which uses a GPU if available"
     if not isinstance(error, UsageError):
         return message
     keys, nested = re.findall(r'Parser key "([^"]*)"', message), re.findall(r"NestedArg\(key='([^']*)'", message)
@@ -116,19 +117,26 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
         return f"{key} needs a data module that extends lit_engine's SplitData, ImageData or TabularData: {BASES[key]}"
     hint = _value_meant(key, reason, args, message)
     if nested and not hint and "is not accepted" in reason and re.search(r"Subtypes: .*\b(list|Iterable)\[", message):
-        hint = f" by the last element of {keys[0]}. Set options of other elements in a config"
-    where = "" if nested else _locate_option(reason, args)
+        hint = f" by the last element of {keys[0]}. To set options of other elements, use a config"
+    where = "" if nested else _locate_option(key, reason, args)
     return f"{key}: {reason}{where}{hint}{locate_error(error)}"
 
 
-def _locate_option(reason: str, args: Sequence[str]) -> str:
-    """Return ` (in FILE)` for the last of several config files that contains an unknown option, or "" if none does."""
-    files = [Path(arg.removeprefix("--config=")) for arg in args if arg.startswith("--config=")]
+def _locate_option(key: str, reason: str, args: Sequence[str]) -> str:
+    """Return ` (in FILE)` if there are several config files, and only one of them sets the unknown option."""
     option = re.match(r"Option '(?:[^']*\.)?(\w+)' is not accepted", reason)
+    files = [arg.removeprefix("--config=") for arg in args if arg.startswith("--config=")]
     if option is None or len(files) < 2:
         return ""
-    found = [file for file in files if file.is_file() and re.search(rf"\b{option[1]}\b", file.read_text("utf-8"))]
-    return f" (in {found[-1]})" if found else ""
+    found = [file for file in files if _sets((content_of(file) or {}).get(key.partition(".")[0]), option[1])]
+    is_typed = any(option[1] in arg for arg in args if not arg.startswith("--config="))
+    return f" (in {found[0]})" if len(found) == 1 and not is_typed else ""
+
+
+def _sets(config: Any, name: str) -> bool:
+    """Return whether a part of a config contains a key at any depth."""
+    inner = config.values() if isinstance(config, dict) else config if isinstance(config, list) else ()
+    return (isinstance(config, dict) and name in config) or any(_sets(value, name) for value in inner)
 
 
 def locate_error(error: BaseException) -> str:
@@ -198,9 +206,10 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
         hints = (f"; {word}: did you mean class_path?" for word in words if nearest(word, ["class_path"]))
         return next(hints, misplaced)
     if reason.startswith("No module named"):
-        given = re.search(r"Given value: (?:.*(?:class_path|val)\W+)?(\w+)\.\w", message)
-        importer = f", which {given[1]} imports" if given and given[1] != quoted[0].partition(".")[0] else ""
-        return f"{importer}: install it, or run the command in the folder of {quoted[0]}.py"
+        tops = re.findall(r"(?:class_path|val|value:)\W+(\w+)\.\w", message)
+        is_clear = len(set(tops)) == 1 and quoted[0].partition(".")[0] not in tops  # if in `tops`, it may be misspelt
+        importer = f" (imported by {tops[0]})" if is_clear else ""
+        return f"{importer}: install it, or run the command in the folder that contains {quoted[0]}.py"
     if reason.startswith("Expected a"):
         is_precision = key == "trainer.precision" and last in PRECISIONS
         return f"; did you mean {PRECISIONS[last]}?" if is_precision else did_you_mean(last, quoted)

@@ -14,7 +14,7 @@ import signal
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from glob import glob
 from importlib import import_module, metadata
@@ -28,7 +28,7 @@ from lit_engine.cli.explain import short_message
 from lit_engine.cli.options import format_short_help
 from lit_engine.cli.shorthand import expand
 from lit_engine.errors import UserError, nearest
-from lit_engine.project import Project, current, program, use
+from lit_engine.project import Project, current, is_debugging, program, use
 from lit_engine.run.directory import RunDir
 from lit_engine.run.provenance import command_line
 
@@ -83,7 +83,7 @@ _ADVERTISEMENTS = (
     "Restoring states",
     "Found current_model_state",
     "Finished batch size finder, will continue",  # `--find batch_size` does not continue
-    "The batch size ",  # `--find batch_size` prints the largest size that it tries
+    "The batch size ",  # `--find batch_size` already reports the largest size that it tries
     "`weights_only` was not set",
     "Restored all states",
     "Loaded model weights",
@@ -108,7 +108,7 @@ def run_program(project: Project) -> None:
     try:
         statuses.append(main(project, sys.argv[1:]))
     finally:
-        atexit.register(_kill_workers)  # runs before the handler of multiprocessing, which would wait for the workers
+        atexit.register(_kill_workers)  # runs before multiprocessing's exit handler, which would wait for the workers
     sys.exit(statuses[0])
 
 
@@ -281,12 +281,15 @@ def quiet_lightning() -> None:
         warnings.filterwarnings("ignore", message)
 
 
-def _show_warning(show: Callable[..., None], message: Any, category: Any, filename: str, *place: Any) -> None:
-    """Print a warning of an installed package without its path. `show` prints all other warnings."""
-    if filename.startswith(sysconfig.get_path("purelib")):
+def _show_warning(
+    show: Any, message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
+    """Print warnings from installed packages without file and line. Pass all other warnings to `show`."""
+    installed = sysconfig.get_path("purelib"), sysconfig.get_path("platlib")
+    if file is None and filename.startswith(installed) and not is_debugging():
         print(f"warning: {message}", file=sys.stderr)
     else:
-        show(message, category, filename, *place)
+        show(message, category, filename, lineno, file, line)
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:

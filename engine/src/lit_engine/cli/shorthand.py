@@ -97,8 +97,8 @@ def _positional(word: str, configs: dict[str, Path], command: str) -> str:
         RunDir.open(word)  # raises an error that suggests other runs
     names = [name.removeprefix("overlays/") for name in configs if not name.startswith("sweeps/")]
     kinds = "a config, a run nor a seed" if command == "repeat" else "a config nor a run"
-    is_file = word.endswith((".yaml", ".yml"))
-    what = f"no such file: {word}" if is_file else f"{word} is neither {kinds}"
+    is_yaml = word.endswith((".yaml", ".yml"))
+    what = f"no such file: {word}" if is_yaml else f"{word} is neither {kinds}"
     raise UserError(f"{what}{did_you_mean(Path(word).stem, names)}")
 
 

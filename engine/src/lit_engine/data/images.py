@@ -340,17 +340,17 @@ class ImageData(SplitData):
         """Warn if the model does not receive the mean or standard deviation of the data.
 
         Raises:
-            DataError: there are more or fewer means or standard deviations than channels, or the data are invalid.
+            DataError: if `mean` or `std` does not match the number of channels, or the data are invalid.
         """
         if missing := " and ".join(name for name in ("mean", "std") if not hasattr(self, name)):
             kind = type(self).__name__
             warn_once(f"warning: {kind} does not set {missing}: set model.mean and model.std to normalize images")
-        for name in ("mean", "std"):
-            size = torch.as_tensor(getattr(self, name, 0.0)).numel()
-            if size not in (1, self.input_shape[0]):
-                what = f"{size} values in {name}, but its images have {self.input_shape[0]} channels"
-                raise DataError(f"{type(self).__name__} has {what}")
         super().setup(stage)
+        for name in ("mean", "std"):
+            values = getattr(self, name, None)
+            if values is not None and torch.as_tensor(values).numel() not in (1, self.input_shape[0]):
+                size, shape = torch.as_tensor(values).numel(), self.input_shape
+                raise DataError(f"{type(self).__name__}.{name} has {size} values, but input_shape is {shape}")
 
     def load(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
         """Return the images `(N, C, H, W)` (uint8 or floats in [0, 1]) and the int64 targets of a split.

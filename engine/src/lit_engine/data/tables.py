@@ -121,7 +121,9 @@ class CSVFile:
         if len(self.delimiter) != 1:
             raise DataError(f"delimiter must be one character, got {self.delimiter!r}")
         if not self.file.is_file():
-            raise DataError(f"{self.file} is a folder" if self.file.is_dir() else f"no such file: {self.file}")
+            raise DataError(
+                f"{self.file} is a folder, not a CSV file" if self.file.is_dir() else f"no such file: {self.file}"
+            )
         with self.file.open(newline="", encoding="utf-8-sig") as handle:  # utf-8-sig skips a byte order mark
             reader = csv.reader(handle, delimiter=self.delimiter, skipinitialspace=True)
             begin = 1

@@ -228,7 +228,7 @@ class RunDir:
         return lock
 
     def state(self) -> str:
-        """Return one of `STATES`: `stopped` means that a signal ended the run, and `killed` that it has no exit status.
+        """Return one of `STATES`. A `stopped` run was ended by a signal, and a `killed` run has no exit status.
 
         Raises:
             RunError: provenance.json is broken.

@@ -57,9 +57,8 @@ def reproduce(args: Sequence[str]) -> int:
             if not options.here:
                 python = create_environment(run, entry["versions"], code.project, Path(folder))
             if code.left_out:
-                print(
-                    f"note: code.patch lacks {first_of(code.left_out)}; if the run imports them, they may have changed"
-                )
+                lacking = f"code.patch does not contain {first_of(code.left_out)}"
+                print(f"note: {lacking}. If the run imports these files, their current versions are used")
             again = fit_again(run, entry, python, os.pathsep.join(path))
         outcome = compare_results(run, again)
         changes = differences(entry, again.entries()[-1])

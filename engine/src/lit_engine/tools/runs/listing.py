@@ -33,7 +33,7 @@ def option_parser() -> argparse.ArgumentParser:
         help="metrics to show, such as accuracy (default: the monitored metric and the main metric)")  # fmt: skip
     add("--sort", default="started", metavar="KEY",
         help="started (newest first), time, name, state, or a metric (best first); default: started")  # fmt: skip
-    add("--state", nargs="+", choices=STATES, help="show only runs in these states")
+    add("--state", action="append", choices=STATES, help="show only runs in this state (can be repeated)")
     add("--json", action="store_true", help=HELP)
     return parser
 
@@ -52,6 +52,8 @@ def runs(args: Sequence[str]) -> int:
             if strip_stage(name) not in known:
                 raise UserError(f"no run has the metric {name}{did_you_mean(name, [*ORDERS, *known])}")
         found = [run for run in found if options.state is None or run.state in options.state]
+        if not found:
+            raise UserError(f"no run is {' or '.join(options.state)}")
         found.sort(key=ORDERS.get(options.sort, partial(_quality, name=options.sort)))
         document["runs"] = [run_entry(run) for run in found]
         print("\n".join(in_terminal(_columns(found, options.metric))))
