@@ -143,9 +143,12 @@ def test_metrics_in_some_runs_are_shown_and_calibration_is_not_listed_per_class(
     calibration = {"calibration": {"ece": 0.1, "samples": [1, 2]}}
     make_run("a", test=calibration | {"test/f1": 0.5, "test/samples": 53.0}), make_run("b", test=calibration)
     found = compared()
+    assert found.metrics == ["val/loss", "test/loss", "test/f1"]  # missing counts are not differences
+    assert changes(found) == {}
+    make_run("c", test={"test/samples": 50.0})
+    found = compared()
     assert found.metrics == ["val/loss", "test/loss", "test/f1", "test/samples"]
     assert [line.split()[-4:-2] for line in in_terminal(table_of(found))][1] == ["0.5000", "53"]
-    assert changes(found) == {}
 
 
 # Simulations of colour blindness in linear RGB, from Machado, Oliveira & Fernandes (2009), severity 1.

@@ -69,7 +69,8 @@ class Comparison:
         runs: the runs to compare.
         over: options in which the runs of a group may differ. Without options, each run has its own row.
         chosen: metrics to show, such as `accuracy` for the validation and test accuracy. By default, runs show the
-            monitored metric and all metrics that differ or are missing. Groups show all metrics except counts.
+            monitored metric, other metrics that differ or are missing, and counts that differ. Groups show all metrics
+            except counts.
 
     Attributes:
         rows: the rows, best first if all runs monitor the same metric.
@@ -115,6 +116,8 @@ class Comparison:
         if self.over:
             return [name for name in names if name in known and not COUNT.fullmatch(name)]
         values = {name: {run.metrics.get(name) for run in self.runs} for name in names}
+        for name in filter(COUNT.fullmatch, names):  # do not show a count only because a failed run lacks it
+            values[name] -= {None}
         alone = len(self.runs) == 1
         return [name for name in names if name in known and (alone or name in first or len(values[name]) > 1)]
 
