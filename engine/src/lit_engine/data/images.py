@@ -255,7 +255,8 @@ def check_targets(
     if len(wrong):
         label, place = int(targets[tuple(wrong[0])]), int(wrong[0, 0])
         index = place if indices is None else int(indices[place])
-        valid = f"there are {num_classes} classes ({lowest} to {highest})"
+        classes = f"there are {num_classes} classes ({lowest} to {highest})"
+        valid = "multi-label targets must be 0 or 1" if targets.ndim == 2 else classes
         raise DataError(f"{what} has label {label} in sample {index}, but {valid}")
 
 
