@@ -159,6 +159,23 @@ def test_rejects_images_with_wrong_range_dtype_shape_or_count(change, message):
 
 
 @pytest.mark.parametrize(
+    ("loaded", "message"),
+    [
+        (None, r"Wrong.load must return a tuple \(images, targets\) or a map-style dataset, not NoneType"),
+        ({"images": [], "labels": []}, "or a map-style dataset, not dict"),
+        ((["a.png", "b.png"], [0, 1]), "the train split's images must be a tensor or an array, not list"),
+    ],
+)
+def test_rejects_a_split_of_the_wrong_type(loaded, message):
+    class Wrong(Pictures):
+        def load(self, split):
+            return loaded
+
+    with pytest.raises(DataError, match=message):
+        Wrong().setup("fit")
+
+
+@pytest.mark.parametrize(
     ("counts", "val_size", "held"),
     [
         ((5, 3, 2), 3, [1, 1, 1]),  # shares 1.5, 0.9 and 0.6: the last two are rounded up

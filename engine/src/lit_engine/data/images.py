@@ -274,8 +274,9 @@ class Samples(Dataset):
         samples = [self.dataset[index] for index in indices.tolist()]
         if isinstance(samples[0], dict):
             raise DataError(f"the dataset must return pairs (image, target), not dicts with {', '.join(samples[0])}")
-        if not isinstance(samples[0], tuple | list):
-            raise DataError(f"the dataset must return pairs (image, target), not {type(samples[0]).__name__}")
+        if not isinstance(samples[0], tuple | list) or len(samples[0]) != 2:
+            got = f"{len(samples[0])} values" if isinstance(samples[0], tuple | list) else type(samples[0]).__name__
+            raise DataError(f"the dataset must return pairs (image, target), not {got}")
         images = [self.fit(image) for image, _ in samples]
         targets = [to_targets(target) for _, target in samples]
         if len(shapes := {tuple(target.shape) for target in targets}) > 1:
@@ -369,14 +370,22 @@ class ImageData(SplitData):
         """Return the result of `load` after checking all images and targets that are in memory.
 
         Raises:
-            DataError: if the split is empty, images or targets are invalid, or their counts differ.
+            DataError: if `load` returns a different type, the split is empty, images or targets are invalid, or their
+                counts differ.
         """
         data = self.load(split)
+        what = f"{type(self).__name__}: the {split} split"
         if not isinstance(data, tuple):
+            if isinstance(data, dict) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+                expected = "a tuple (images, targets) or a map-style dataset"
+                raise DataError(f"{type(self).__name__}.load must return {expected}, not {type(data).__name__}")
             self.check_labels(data, split)
             return data
-        images, targets = torch.as_tensor(data[0]), to_targets(data[1])  # converts NumPy arrays
-        what = f"{type(self).__name__}: the {split} split"
+        try:
+            images = torch.as_tensor(data[0])  # converts NumPy arrays
+        except (TypeError, ValueError, RuntimeError):
+            raise DataError(f"{what}'s images must be a tensor or an array, not {type(data[0]).__name__}") from None
+        targets = to_targets(data[1])
         if len(images) != len(targets):
             raise DataError(f"{what} has {len(images)} images and {len(targets)} targets")
         check_images(images, self.input_shape, f"{type(self).__name__}: an image of the {split} split")
