@@ -140,14 +140,15 @@ def test_listed_masks_may_be_larger_than_the_masks_of_the_samples():
 
 
 @pytest.mark.parametrize(("sample", "message"), [
-    ((Image.new("F", (3, 3)), 0), "an image of the dataset cannot be used: the range of the pixel values"),
+    ((Image.new("F", (3, 3)), 0), "image 1 of the dataset cannot be used: the range of the pixel values"),
+    ((torch.full((1, 3, 3), torch.inf), 0), "image 1 of the dataset contains NaN or infinity"),
     ({"img": Image.new("L", (3, 3)), "label": 0}, r"return pairs \(image, target\), not dicts with img, label"),
     (7, r"return pairs \(image, target\), not int"),
     ((Image.new("L", (3, 3)), 0, 1), r"return pairs \(image, target\), not 3 values"),
 ])  # fmt: skip
 def test_unsupported_samples_raise_an_error(sample, message):
     with pytest.raises(DataError, match=message):
-        Samples([sample], (1, 3, 3), 2)[torch.tensor([0])]
+        Samples([None, sample], (1, 3, 3), 2)[torch.tensor([1])]
 
 
 def test_target_transform_determines_the_classes():

@@ -134,19 +134,21 @@ def test_targets_may_be_multilabel_or_segmentation_masks(shape, known, wrong, va
         Other().setup("fit")
 
 
+def replace_image_3(value):
+    return lambda images: torch.where(torch.arange(len(images))[:, None, None, None] == 3, value, images / 255)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda images: images.float(), r"has values from 0 to 25\d: floats must be in \[0, 1\]"),
-        (
-            lambda images: torch.where(torch.arange(len(images))[:, None, None, None] == 3, torch.nan, images / 255),
-            r"contains NaN \(sample 3\)",
-        ),
+        (replace_image_3(torch.nan), r"contains NaN or infinity \(sample 3\)"),
+        (replace_image_3(torch.inf), r"contains NaN or infinity \(sample 3\)"),
         (lambda images: images.long(), r"has dtype torch.int64: use torch.uint8"),
         (lambda images: images[:, 0], r"has the shape \(6, 5\), not \(1, 6, 5\)"),
         (lambda images: images[:-1], "the train split has 22 images and 23 targets"),
     ],
-    ids=["range", "nan", "dtype", "shape", "count"],
+    ids=["range", "nan", "infinity", "dtype", "shape", "count"],
 )
 def test_rejects_images_with_wrong_range_dtype_shape_or_count(change, message):
     class Wrong(Pictures):

@@ -105,9 +105,10 @@ def check_images(images: Tensor, input_shape: tuple[int, int, int], what: str) -
     if not images.is_floating_point():
         raise DataError(f"{what} has dtype {images.dtype}: use torch.uint8, or floats in [0, 1]")
     low, high = (value.item() for value in images.aminmax())
-    if math.isnan(low):
-        broken = images.isnan().flatten(1).any(dim=1).nonzero()
-        raise DataError(f"{what} contains NaN" + (f" (sample {int(broken[0])})" if len(images) > 1 else ""))
+    if not (math.isfinite(low) and math.isfinite(high)):
+        broken = (~images.isfinite()).flatten(1).any(dim=1).nonzero()
+        place = f" (sample {int(broken[0])})" if len(images) > 1 else ""
+        raise DataError(f"{what} contains NaN or infinity{place}")
     if low < -0.5 or high > 1.5:
         raise DataError(
             f"{what} has values from {low:g} to {high:g}: floats must be in [0, 1]. "
@@ -277,7 +278,7 @@ class Samples(Dataset):
         if not isinstance(samples[0], tuple | list) or len(samples[0]) != 2:
             got = f"{len(samples[0])} values" if isinstance(samples[0], tuple | list) else type(samples[0]).__name__
             raise DataError(f"the dataset must return pairs (image, target), not {got}")
-        images = [self.fit(image) for image, _ in samples]
+        images = [self.fit(image, index) for (image, _), index in zip(samples, indices.tolist(), strict=True)]
         targets = [to_targets(target) for _, target in samples]
         if len(shapes := {tuple(target.shape) for target in targets}) > 1:
             raise DataError(f"the dataset has targets of different shapes, such as {' and '.join(map(str, shapes))}")
@@ -285,15 +286,16 @@ class Samples(Dataset):
         check_targets(batch.targets, self.num_classes, self.input_shape, "the dataset", indices)
         return batch
 
-    def fit(self, image: Tensor | Image.Image) -> Tensor:
-        """Convert an image to a uint8 or float tensor of shape `input_shape` `(C, H, W)`."""
+    def fit(self, image: Tensor | Image.Image, index: int) -> Tensor:
+        """Convert the image of sample `index` to a uint8 or float tensor of shape `input_shape` `(C, H, W)`."""
+        what = f"image {index} of the dataset"
         if isinstance(image, Image.Image):
             try:
                 return to_tensor(image, self.input_shape, self.crop)
             except ValueError as error:
-                raise DataError(f"an image of the dataset cannot be used: {error}") from None
+                raise DataError(f"{what} cannot be used: {error}") from None
         image = torch.as_tensor(image)
-        check_images(image[None], self.input_shape, "an image of the dataset")
+        check_images(image[None], self.input_shape, what)
         return image
 
 
