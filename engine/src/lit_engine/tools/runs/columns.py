@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 from lit_engine.run.directory import csv_text
@@ -67,9 +68,10 @@ def table_of(found: Comparison) -> list[Column]:
     return columns if any(cell[0] for cell in pooled) else columns[:2]
 
 
-def in_terminal(columns: Sequence[Column]) -> list[str]:
-    """Return the table lines. In a terminal, omit columns that do not fit, and list their names in the last line."""
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
+def in_terminal(columns: Sequence[Column], elsewhere: str = "the page or --json") -> list[str]:
+    """Return the table lines. In a terminal, omit columns that do not fit, and say that `elsewhere` shows them."""
+    # Without a terminal, COLUMNS is ignored: programs that import readline set it to 80 for their subprocesses.
+    room = limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     shown: list[Column] = []
     for column in sorted(columns, key=lambda column: (column.is_constant(), column.rank)):
         width = len(column.lines()[0])
@@ -78,7 +80,8 @@ def in_terminal(columns: Sequence[Column]) -> list[str]:
             room -= width + 2
     lines = ["  ".join(line).rstrip() for line in zip(*(c.lines() for c in columns if c in shown), strict=True)]
     hidden = [column.short or column.name for column in columns if column not in shown]
-    return [*lines, *([f"columns that do not fit: {', '.join(hidden)}"] if hidden else [])]
+    note = f"columns that do not fit ({len(hidden)}, see {elsewhere}): {', '.join(hidden)}"
+    return [*lines, shorten(note, limit, placeholder=" …")] if hidden else lines
 
 
 def as_csv(columns: Sequence[Column]) -> str:

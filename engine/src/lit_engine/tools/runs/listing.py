@@ -56,7 +56,7 @@ def runs(args: Sequence[str]) -> int:
             raise UserError(f"no run is {' or '.join(options.state)}")
         found.sort(key=ORDERS.get(options.sort, partial(_quality, name=options.sort)))
         document["runs"] = [run_entry(run) for run in found]
-        print("\n".join(in_terminal(_columns(found, options.metric))))
+        print("\n".join(in_terminal(_columns(found, options.metric), "--json")))
     return 0
 
 
