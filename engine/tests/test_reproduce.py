@@ -269,14 +269,18 @@ def test_a_module_on_pythonpath_is_found_and_only_python_files_are_listed(
     (outside / "own_callback.py").write_text("from lightning.pytorch import Callback\nclass Own(Callback): pass\n")
     monkeypatch.syspath_prepend(str(outside))
     monkeypatch.setenv("PYTHONPATH", str(outside), prepend=os.pathsep)
-    for name in ("notes.txt", "script.py"):
+    for name in ("notes.txt", "other.py", "script.py"):
         (workspace / name).write_text("")
     assert lit(FIT, "--trainer.callbacks+=own_callback.Own").status == 0
     monkeypatch.setattr("lit_engine.tools.reproduce.command.create_environment", lambda *args: Path(sys.executable))
     done = lit(f"reproduce {RUN}")
     assert done.status == 0, done.err
-    assert "note: code.patch does not contain script.py. " in done.out
+    assert "note: code.patch does not contain other.py, script.py. " in done.out
     assert "notes.txt" not in done.out
+    changes = json.loads(lit(f"reproduce {RUN} --json").out)["differences"]
+    assert [change for change in changes if "code.patch" in change] == [
+        "code.patch does not contain other.py, script.py"
+    ]
 
 
 def test_a_changed_module_outside_the_repository_is_the_likely_reason(lit, workspace, monkeypatch, tmp_path_factory):

@@ -56,13 +56,13 @@ def reproduce(args: Sequence[str]) -> int:
             python, path = Path(sys.executable), [*code.python_path, *filter(None, [os.environ.get("PYTHONPATH")])]
             if not options.here:
                 python = create_environment(run, entry["versions"], code.project, Path(folder))
+            lacking = f"code.patch does not contain {first_of(code.left_out)}"
             if code.left_out:
-                lacking = f"code.patch does not contain {first_of(code.left_out)}"
                 print(f"note: {lacking}. If the run imports these files, their current versions are used")
             again = fit_again(run, entry, python, os.pathsep.join(path))
         outcome = compare_results(run, again)
         changes = differences(entry, again.entries()[-1])
-        changes += [f"{name} is not in code.patch" for name in code.left_out]
+        changes += [lacking] if code.left_out else []
         reason = None if outcome.verdict == "bit-identical" else guess_reason(changes, again.entries()[-1])
         print(*outcome.lines(), *([f"most likely reason: {reason}"] if reason else []), sep="\n")
         print(f"reproduction: {again.path}")
